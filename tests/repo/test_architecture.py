@@ -27,7 +27,7 @@ LAYERS = [
     "distributions",
     *("vmap", "functional", "forward_ad", "function", "anomaly", "graph"),
     *("profiler", "nn._functions", "nn.functional", "nn.init", "nn._modules", "nn", "optim"),
-    *("serialization", "distributed"),
+    *("serialization", "distributed", "compat"),
 ]
 
 # What may change while a program runs: what is current, the op table, and what locks need.
@@ -169,7 +169,7 @@ def test_gradmgr_imports_these_modules_when_first_used_and_no_others():
     program = "import sys, gradmgr; print(*[name for name in sys.modules if name.startswith('gradmgr')])"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)  # noqa: S603  # our own program
     unopened = set(package()) - set(done.stdout.split())
-    packages = {"nn", "optim", "profiler", "distributed", "distributions"}
+    packages = {"nn", "optim", "profiler", "distributed", "distributions", "compat"}
     assert {name if name.split(".")[1] not in packages else name.split(".")[1] for name in unopened} == {
         *packages,
         *(f"gradmgr.{name}" for name in ("forward_ad", "function", "functional", "serialization")),
@@ -484,6 +484,10 @@ CHANGEABLE = (
 )
 
 
+# Operations, whose rules are declared beside them, and r_ and c_.
+DECLARED = ("Op", "Primitive", "_Joiner", "_Joined")
+
+
 def changeable_attributes(modules, trees, allowed=MAY_CHANGE):
     """The same question put to the imported modules: it sees what functions returned, too."""
     known = [getattr(importlib.import_module(module), name) for module, name in allowed]
@@ -491,7 +495,7 @@ def changeable_attributes(modules, trees, allowed=MAY_CHANGE):
     for module in modules:
         tree = trees.get(module.__name__)
         for name, value in vars(module).items():
-            of_ours = is_ours(type(value).__module__) and type(value).__name__ not in ("Op", "_Joiner")
+            of_ours = is_ours(type(value).__module__) and type(value).__name__ not in DECLARED
             of_ours = of_ours and not isinstance(value, tuple)  # named tuples stay what they are
             suspect = isinstance(value, CHANGEABLE) or of_ours or hasattr(value, "cache_info")
             if not suspect or name.startswith("__") or any(value is one for one in known):

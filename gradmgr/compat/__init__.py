@@ -1,0 +1,13 @@
+"""Other libraries' names over gradmgr's own functions: `gradmgr.compat.autograd` for programs of HIPS autograd.
+
+A layer of names and argument order, with no engine of its own. Nothing here is imported before a program asks for it.
+
+What it cannot do, as it depends on the inside of autograd's tracer:
+
+* Subclasses of `ArrayBox`, `Box.register`, `VSpace.register` and node classes: a traced value is a
+  `gradmgr.Tensor`, and what can be differentiated by is floating or complex arrays and numbers in nested lists, tuples,
+  dicts and dataclasses.
+* `defvjp` and `defjvp` for a function that the program did not make with `primitive`, such as NumPy's: gradmgr's own
+  rules hold.
+* `trace`, `const_graph` and other readers of autograd's graph; `gradmgr.graph` shows gradmgr's.
+"""

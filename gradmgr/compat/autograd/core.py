@@ -1,0 +1,60 @@
+"""autograd.core: vjp and jvp of functions of one argument, vector spaces, and declaring derivatives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from gradmgr.compat.autograd._primitive import (
+    def_linear,
+    defjvp,
+    defjvp_argnum,
+    defjvp_argnums,
+    defvjp,
+    defvjp_argnum,
+    defvjp_argnums,
+    primitive,
+)
+from gradmgr.compat.autograd._recording import Recording, value_and_tangent
+from gradmgr.compat.autograd._vspace import VSpace, vspace
+from gradmgr.compat.autograd.tracer import Box, getval, isbox
+
+__all__ = [
+    "Box",
+    "VSpace",
+    "def_linear",
+    "defjvp",
+    "defjvp_argnum",
+    "defjvp_argnums",
+    "defvjp",
+    "defvjp_argnum",
+    "defvjp_argnums",
+    "getval",
+    "isbox",
+    "make_jvp",
+    "make_vjp",
+    "primitive",
+    "vspace",
+]
+
+
+def make_vjp(fun: Callable[..., Any], x: Any) -> tuple[Callable[[Any], Any], Any]:
+    """Return the vjp of a function of one argument at a point, and its value there.
+
+    >>> from gradmgr.compat.autograd.core import make_vjp
+    >>> vjp, value = make_vjp(lambda x: x**2, 3.0)
+    >>> value, vjp(10.0)
+    (np.float64(9.0), np.float64(60.0))
+    """
+    recording = Recording(fun, x)
+    return recording.vjp, recording.value
+
+
+def make_jvp(fun: Callable[..., Any], x: Any) -> Callable[[Any], tuple[Any, Any]]:
+    """Return a function of a direction, which gives the value of `fun` at a point and the derivative along it.
+
+    >>> from gradmgr.compat.autograd.core import make_jvp
+    >>> make_jvp(lambda x: x**2, 3.0)(10.0)
+    (np.float64(9.0), np.float64(60.0))
+    """
+    return lambda v: value_and_tangent(fun, x, v)

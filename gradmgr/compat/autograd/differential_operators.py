@@ -1,0 +1,298 @@
+"""autograd's functions of functions, on `gradmgr`'s reverse and forward mode."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+import gradmgr.numpy as gnp
+from gradmgr import errors
+from gradmgr._engine.containers import leaves_of
+from gradmgr._transforms import checkpoint as _checkpoints
+from gradmgr.compat.autograd import core
+from gradmgr.compat.autograd._recording import Recording, value_and_tangent
+from gradmgr.compat.autograd._vspace import vspace
+from gradmgr.compat.autograd.wrap_util import unary_to_nary
+
+__all__ = [
+    "checkpoint",
+    "deriv",
+    "egrad",
+    "elementwise_grad",
+    "grad",
+    "grad_and_aux",
+    "grad_named",
+    "hessian",
+    "hessian_tensor_product",
+    "hessian_vector_product",
+    "holomorphic_grad",
+    "hvp",
+    "jacobian",
+    "make_ggnvp",
+    "make_hvp",
+    "make_jvp",
+    "make_jvp_reversemode",
+    "make_vjp",
+    "multigrad_dict",
+    "tensor_jacobian_product",
+    "value_and_grad",
+    "vector_jacobian_product",
+]
+
+Function = Callable[..., Any]
+
+make_vjp = unary_to_nary(core.make_vjp)
+make_jvp = unary_to_nary(core.make_jvp)
+
+
+def _of_real_scalar(name: str, fun: Function, x: Any) -> tuple[Any, Any]:
+    """Return the value of a function and its gradient."""
+    recording = Recording(fun, x)
+    value = recording.value
+    array = _array(value)
+    if array.size != 1 or array.dtype.kind not in "fV":  # bfloat16 is of kind V
+        raise errors.DtypeError(
+            f"{name} applies to functions that return one real number; found {type(value).__name__} of shape "
+            f"{array.shape} and dtype {array.dtype}: use jacobian, elementwise_grad or holomorphic_grad"
+        )
+    return value, recording.vjp(np.ones(array.shape), last=True)
+
+
+def _array(value: Any) -> Any:
+    return value._array if isinstance(value, core.Box) else np.asarray(value)
+
+
+@unary_to_nary
+def grad(fun: Function, x: Any) -> Any:
+    """Return a function of the same arguments that gives the gradient by argument `argnum`.
+
+    The gradient has the form of the argument: an array, a number, or a container. With a tuple for `argnum` it is a
+    tuple.
+
+    >>> import gradmgr.compat.autograd.numpy as np
+    >>> from gradmgr.compat.autograd import grad
+    >>> grad(np.tanh)(1.0).round(4), grad(lambda a, b: a * b, argnum=(0, 1))(2.0, 3.0)
+    (np.float64(0.42), (np.float64(3.0), np.float64(2.0)))
+
+    Raises:
+        TypeError: the function's value is not one real number; or the argument is an int.
+    """
+    return _of_real_scalar("grad", fun, x)[1]
+
+
+@unary_to_nary
+def value_and_grad(fun: Function, x: Any) -> Any:
+    """Return a function that gives the value and the gradient, as SciPy's `minimize(jac=True)` takes them.
+
+    >>> from gradmgr.compat.autograd import value_and_grad
+    >>> value_and_grad(lambda x: x**2)(3.0)
+    (np.float64(9.0), np.float64(6.0))
+
+    Raises:
+        TypeError: as `grad`.
+    """
+    return _of_real_scalar("value_and_grad", fun, x)
+
+
+@unary_to_nary
+def elementwise_grad(fun: Function, x: Any) -> Any:
+    """Return a function that gives the sum of the rows of the Jacobian: its diagonal, if it is diagonal.
+
+    >>> import gradmgr.compat.autograd.numpy as np
+    >>> from gradmgr.compat.autograd import elementwise_grad
+    >>> elementwise_grad(lambda x: x**2)(np.array([1.0, 2.0]))
+    array([2., 4.])
+
+    Raises:
+        TypeError: the function's value is complex.
+    """
+    recording = Recording(fun, x)
+    space = vspace(recording.value)
+    if space.iscomplex:
+        raise errors.DtypeError("elementwise_grad applies to functions with real values; this one's are complex")
+    return recording.vjp(space.ones(), last=True)
+
+
+egrad = elementwise_grad
+
+
+@unary_to_nary
+def deriv(fun: Function, x: Any) -> Any:
+    """Return a function that gives the derivative along a vector of ones, by forward mode."""
+    return value_and_tangent(fun, x, vspace(x).ones())[1]
+
+
+@unary_to_nary
+def jacobian(fun: Function, x: Any) -> Any:
+    """Return a function that gives the Jacobian, of shape value.shape + argument.shape.
+
+    >>> import gradmgr.compat.autograd.numpy as np
+    >>> from gradmgr.compat.autograd import jacobian
+    >>> jacobian(lambda x: x * np.sum(x))(np.array([1.0, 2.0]))
+    array([[4., 1.],
+           [2., 5.]])
+
+    Raises:
+        TypeError: the function's value or its argument is a container.
+    """
+    recording = Recording(fun, x)
+    if isinstance(x, (list, tuple, dict)) or isinstance(recording.value, (list, tuple, dict)):
+        raise errors.DtypeError("jacobian applies to functions of one array with one array as value; found a container")
+    space = vspace(recording.value)
+    rows = [recording.vjp(unit) for unit in space.standard_basis()]
+    shape = space.shape + np.shape(_array(x))
+    return gnp.reshape(gnp.stack(rows), shape) if rows else np.zeros(shape)
+
+
+@unary_to_nary
+def hessian(fun: Function, x: Any) -> Any:
+    """Return a function that gives the Hessian, the Jacobian of the gradient."""
+    return jacobian(jacobian(fun))(x)
+
+
+@unary_to_nary
+def holomorphic_grad(fun: Function, x: Any) -> Any:
+    """Return a function that gives the complex derivative of a holomorphic function.
+
+    >>> from gradmgr.compat.autograd import holomorphic_grad
+    >>> holomorphic_grad(lambda z: z**2)(1 + 2j)
+    np.complex128(2+4j)
+    """
+    if _array(x).dtype.kind != "c":
+        warnings.warn("Input to holomorphic_grad is not complex", UserWarning, stacklevel=3)
+    return grad(lambda x: gnp.real(fun(x)))(x)
+
+
+def grad_named(fun: Function, argname: str) -> Function:
+    """Return the gradient by the argument of this name, which must be passed by position."""
+    return grad(fun, list(inspect.signature(fun).parameters).index(argname))  # type: ignore[no-any-return]
+
+
+@unary_to_nary
+def make_hvp(fun: Function, x: Any) -> Any:
+    """Return a function that gives (hvp, gradient): hvp(v) is the product of the Hessian at the arguments with v."""
+    return core.make_vjp(grad(fun), x)
+
+
+def hessian_tensor_product(fun: Function, argnum: int = 0) -> Function:
+    """Return a function of (*args, tensor) that gives the product of the Hessian with a tensor.
+
+    >>> import gradmgr.compat.autograd.numpy as np
+    >>> from gradmgr.compat.autograd import hessian_vector_product
+    >>> hessian_vector_product(lambda x: np.sum(x**3))(np.array([1.0, 2.0]), np.array([1.0, 10.0]))
+    array([  6., 120.])
+    """
+    gradient = grad(fun, argnum)
+
+    def product(*args: Any, **kwargs: Any) -> Any:
+        *args_of_fun, tensor = args
+        return gnp.tensordot(gradient(*args_of_fun, **kwargs), tensor, np.ndim(_array(tensor)))
+
+    return grad(product, argnum)  # type: ignore[no-any-return]
+
+
+hessian_vector_product = hvp = hessian_tensor_product
+
+
+def tensor_jacobian_product(fun: Function, argnum: int = 0) -> Function:
+    """Return a function of (*args, tensor) that gives the product of a tensor with the Jacobian."""
+
+    def product(*args: Any, **kwargs: Any) -> Any:
+        *args_of_fun, tensor = args
+        return gnp.tensordot(tensor, fun(*args_of_fun, **kwargs), axes=np.ndim(_array(tensor)))
+
+    return jacobian(product, argnum)  # type: ignore[no-any-return]
+
+
+vector_jacobian_product = tensor_jacobian_product
+
+
+@unary_to_nary
+def make_jvp_reversemode(fun: Function, x: Any) -> Any:
+    """Return a function that gives jvp(v), computed as the vjp of the vjp, for functions without a forward rule."""
+    recording = Recording(fun, x)
+    return core.make_vjp(recording.vjp, vspace(recording.value).zeros())[0]
+
+
+def _half_square(x: Any) -> Any:
+    return gnp.sum(x**2, axis=-1) / 2
+
+
+def make_ggnvp(f: Function, g: Function = _half_square, f_argnum: int = 0) -> Function:
+    """Return a function that gives ggnvp(v), the product of the generalised Gauss-Newton matrix of g(f(x)) with v.
+
+    The matrix is J' H J, of the Jacobian J of f and the Hessian H of g.
+    """
+
+    def at(f: Function, x: Any) -> Any:
+        recording = Recording(f, x)
+        hessian_of_g, gradient = core.make_vjp(grad(g), recording.value)
+        f_jvp, _ = core.make_vjp(recording.vjp, vspace(gradient).zeros())
+        return lambda v: recording.vjp(hessian_of_g(f_jvp(v)))
+
+    return unary_to_nary(at)(f, f_argnum)  # type: ignore[no-any-return]
+
+
+@unary_to_nary
+def grad_and_aux(fun: Function, x: Any) -> Any:
+    """Return a function that gives the gradient of the first of two results, and the second.
+
+    >>> from gradmgr.compat.autograd import grad_and_aux
+    >>> grad_and_aux(lambda x: (x**2, "note"))(3.0)
+    (np.float64(6.0), 'note')
+    """
+    aux: list[Any] = []
+
+    def first(x: Any) -> Any:
+        value, more = fun(x)
+        aux.append(more)
+        return value, more
+
+    recording = Recording(first, x)
+    value, more = recording.value
+    weights = (np.ones(np.shape(_array(value))), *[_zeros(leaf) for leaf in leaves_of(more)])
+    return recording.vjp(weights, last=True), more
+
+
+def _zeros(leaf: Any) -> Any:
+    return np.zeros_like(_array(leaf)) if isinstance(leaf, (core.Box, np.ndarray, np.generic, float)) else 0.0
+
+
+def multigrad_dict(fun: Function) -> Function:
+    """Return a function that gives a dict of the gradients by all arguments, by their names.
+
+    >>> from gradmgr.compat.autograd import multigrad_dict
+    >>> multigrad_dict(lambda a, b=2.0: a * b)(3.0)
+    {'a': np.float64(2.0), 'b': np.float64(3.0)}
+    """
+    signature = inspect.signature(fun)
+
+    def of_arguments(arguments: dict[str, Any]) -> Any:
+        bound = inspect.BoundArguments(signature, arguments)
+        return fun(*bound.args, **bound.kwargs)
+
+    @functools.wraps(fun, updated=())
+    def gradients(*args: Any, **kwargs: Any) -> dict[str, Any]:
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        found: dict[str, Any] = grad(of_arguments)(dict(bound.arguments))
+        return found
+
+    return gradients
+
+
+def checkpoint(fun: Function) -> Function:
+    """Return a function that keeps no values in between for backward, which computes them again."""
+
+    @functools.wraps(fun, updated=())
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if not any(isinstance(leaf, core.Box) for leaf in leaves_of([args, kwargs])):
+            return fun(*args, **kwargs)
+        return _checkpoints.checkpoint(fun, *args, **kwargs)
+
+    return call

@@ -1,0 +1,116 @@
+"""autograd.test_util: derivatives compared with difference quotients along random directions."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from gradmgr import errors
+from gradmgr.compat.autograd._vspace import vspace
+from gradmgr.compat.autograd.core import make_jvp, make_vjp
+from gradmgr.compat.autograd.wrap_util import unary_to_nary
+
+__all__ = ["check_equivalent", "check_grads", "check_jvp", "check_vjp", "combo_check", "scalar_close"]
+
+_TOLERANCE = 1e-6  # absolute or relative, as autograd's
+_STEP = 1e-6
+
+
+def scalar_close(a: Any, b: Any) -> bool:
+    """Tell whether two numbers differ by at most 1e-6, absolutely or relatively."""
+    return bool(abs(a - b) < _TOLERANCE or abs(a - b) < _TOLERANCE * abs(a + b))
+
+
+def _quotient(f: Callable[..., Any], x: Any, v: Any) -> Any:
+    """Return the central difference quotient of a function along a direction."""
+    space = vspace(x)
+    above, below = [f(space.add(x, space.scalar_mul(v, sign * _STEP / 2))) for sign in (1, -1)]
+    values = vspace(above)
+    return values.scalar_mul(values.add(above, values.scalar_mul(below, -1.0)), 1 / _STEP)
+
+
+def check_equivalent(x: Any, y: Any) -> None:
+    """Raise unless two values have the same form, shapes and dtypes and agree along a random direction.
+
+    Raises:
+        errors.GradcheckError: they differ.
+    """
+    if vspace(x) != vspace(y):
+        raise errors.GradcheckError(f"the values are of different spaces: {vspace(x)} and {vspace(y)}")
+    v = vspace(x).randn()
+    if not scalar_close(vspace(x).inner_prod(x, v), vspace(x).inner_prod(y, v)):
+        raise errors.GradcheckError(f"the values differ: {x} and {y}")
+
+
+def check_vjp(f: Callable[..., Any], x: Any) -> None:
+    """Compare the vjp of a function at a point with the difference quotient; raise where they differ."""
+    vjp, y = make_vjp(f, x)
+    at, values = vspace(x), vspace(y)
+    v, u = at.randn(), values.randn()
+    gradient = at.covector(vjp(values.covector(u)))
+    if vspace(gradient) != at:
+        raise errors.GradcheckError(f"the vjp of {_name(f)} is of another space than its argument: {vspace(gradient)}")
+    exact, numeric = at.inner_prod(v, gradient), values.inner_prod(u, _quotient(f, x, v))
+    if not scalar_close(numeric, exact):
+        raise errors.GradcheckError(f"the vjp of {_name(f)} at {x} gives {exact}, difference quotients {numeric}")
+
+
+def check_jvp(f: Callable[..., Any], x: Any) -> None:
+    """Compare the jvp of a function at a point with the difference quotient; raise where they differ."""
+    v = vspace(x).randn()
+    check_equivalent(make_jvp(f, x)(v)[1], _quotient(f, x, v))
+
+
+def _name(f: Any) -> str:
+    return str(getattr(f, "__name__", f))
+
+
+@unary_to_nary
+def check_grads(f: Callable[..., Any], x: Any, modes: Sequence[str] = ("fwd", "rev"), order: int = 2) -> None:
+    """Return a function of f's arguments that compares its derivatives with difference quotients.
+
+    Args:
+        f: the function.
+        x: the argument of number `argnum`, which stands second in the call: check_grads(f, argnum)(*args).
+        modes: "fwd" for forward mode, "rev" for reverse mode.
+        order: up to which order.
+
+    >>> import gradmgr.compat.autograd.numpy as np
+    >>> from gradmgr.compat.autograd.test_util import check_grads
+    >>> check_grads(np.tanh, modes=["rev"])(0.5)
+
+    Raises:
+        errors.GradcheckError: they differ.
+        ValueError: an unknown mode.
+    """
+    if not set(modes) <= {"fwd", "rev"}:
+        raise ValueError(f"check_grads: modes holds 'fwd' and 'rev'; found {modes!r}")
+    if "fwd" in modes:
+        check_jvp(f, x)
+        if order > 1:
+            check_grads(lambda x, v: make_jvp(f, x)(v)[1], (0, 1), modes, order=order - 1)(x, vspace(x).randn())
+    if "rev" in modes:
+        check_vjp(f, x)
+        if order > 1:
+            v = vspace(f(x)).randn()
+            check_grads(lambda x, v: make_vjp(f, x)[0](v), (0, 1), modes, order=order - 1)(x, v)
+
+
+def combo_check(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Callable[..., None]:
+    """Return a function of lists of values, which checks `fun` with each combination of them.
+
+    Args:
+        fun: the function.
+        args: of `check_grads`, after the function.
+        kwargs: of `check_grads`.
+    """
+    check = check_grads(fun, *args, **kwargs)
+
+    def of_lists(*lists: Any, **named: Any) -> None:
+        rows = [[(key, value) for value in values] for key, values in named.items()]
+        for positional in itertools.product(*lists):
+            for chosen in itertools.product(*rows):
+                check(*positional, **dict(chosen))
+
+    return of_lists

@@ -1,0 +1,52 @@
+"""autograd.wrap_util: derivatives by one argument, or several, of functions of many."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+__all__ = ["unary_to_nary"]
+
+
+def unary_to_nary(unary_operator: Callable[..., Any]) -> Callable[..., Any]:
+    """Make op(fun, argnum=0, ...)(*args, **kwargs) of op(fun, x, ...), which is for functions of one argument.
+
+    With a tuple of numbers for `argnum`, x is the tuple of these arguments.
+
+    >>> from gradmgr.compat.autograd.wrap_util import unary_to_nary
+    >>> twice = unary_to_nary(lambda fun, x: fun(fun(x)))
+    >>> twice(lambda a, b: a + 10 * b, argnum=1)(1, 2)
+    211
+    """
+
+    @functools.wraps(unary_operator)
+    def nary_operator(
+        fun: Callable[..., Any], argnum: int | Sequence[int] = 0, *op_args: Any, **op_kwargs: Any
+    ) -> Callable[..., Any]:
+        name = getattr(unary_operator, "__name__", "the operator")
+        if not callable(fun):
+            raise TypeError(f"{name} takes a function; found {type(fun).__name__}")
+        if isinstance(argnum, bool) or not isinstance(argnum, (int, tuple, list)):
+            raise TypeError(f"{name}: argnum is an int or a tuple of ints; found {argnum!r}")
+
+        @functools.wraps(fun, updated=())
+        def nary_f(*args: Any, **kwargs: Any) -> Any:
+            x = args[argnum] if isinstance(argnum, int) else tuple([args[k] for k in argnum])
+
+            def unary_f(x: Any) -> Any:
+                given = list(args)
+                if isinstance(argnum, int):
+                    given[argnum] = x
+                else:
+                    for k, part in zip(argnum, x, strict=True):
+                        given[k] = part
+                return fun(*given, **kwargs)
+
+            unary_f.__name__ = getattr(fun, "__name__", "fun")
+            return unary_operator(unary_f, x, *op_args, **op_kwargs)
+
+        nary_f.__name__ = f"{name}_of_{getattr(fun, '__name__', 'fun')}_wrt_argnum_{argnum}"
+        return nary_f
+
+    return nary_operator

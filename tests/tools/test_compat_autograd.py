@@ -1,0 +1,787 @@
+"""gradmgr.compat.autograd: autograd's names, argument order and results, against formulas."""
+
+import importlib
+import inspect
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import gradmgr
+import gradmgr.compat.autograd as ag
+import gradmgr.compat.autograd.numpy as anp
+from gradmgr.compat.autograd import builtins, extend, test_util, tracer
+from gradmgr.compat.autograd.differential_operators import make_jvp_reversemode
+from gradmgr.compat.autograd.misc import fixed_points, flatten, optimizers
+from gradmgr.compat.autograd.misc.flatten import flatten_func
+
+X = np.array([0.5, 1.2, 2.0])
+M = np.array([[2.0, 0.3, -0.1], [0.5, 1.5, 0.2], [0.1, -0.4, 3.0]])
+POSITIVE = M @ M.T
+
+
+def cubes(x):
+    return anp.sum(x**3)
+
+
+def close(found, expected, **tolerance):
+    np.testing.assert_allclose(found, expected, **({"rtol": 1e-9, "atol": 1e-12} | tolerance))
+
+
+# ---------------------------------------------------------------- derivatives of functions
+
+
+def test_grad_gives_plain_values_in_the_form_of_the_argument():
+    slope = ag.grad(cubes)(X)
+    assert type(slope) is np.ndarray
+    close(slope, 3 * X**2)
+    assert type(ag.grad(lambda x: x * x)(3.0)) is np.float64
+    found = ag.grad(lambda p: anp.sum(p["w"]) * p["b"][0] * p["b"][1])({"w": X, "b": (2.0, [3.0][0])})
+    assert list(found) == ["w", "b"]
+    assert type(found["b"]) is tuple
+    close(found["w"], 6.0)
+    close(found["b"], (3 * X.sum(), 2 * X.sum()))
+
+
+def test_grad_by_another_argument_or_by_several():
+    def f(a, b, scale=1.0):
+        return anp.sum(a * b) * scale
+
+    close(ag.grad(f, 1)(X, 2 * X), X)
+    close(ag.grad(f, argnum=(1, 0))(X, 2 * X, scale=3.0), (3 * X, 6 * X))
+    close(ag.grad_named(f, "b")(X, 2 * X), X)
+
+
+def test_grad_of_integers_is_refused_for_numbers_and_converts_arrays():
+    with pytest.raises(TypeError, match=r"pass floats, such as 3.0 for 3"):
+        ag.grad(lambda x: x * 2.0)(3)
+    with pytest.raises(TypeError, match=r"holds bool only"):
+        ag.grad(cubes)(X > 1)
+    close(ag.grad(cubes)(np.array([1, 2])), [3.0, 12.0])
+
+
+def test_grad_of_an_array_or_a_truth_value_is_refused():
+    for operator in (ag.grad, ag.value_and_grad):
+        with pytest.raises(TypeError, match="one real number"):
+            operator(lambda x: x * 2)(X)
+        with pytest.raises(TypeError, match="bool"), pytest.warns(UserWarning, match="independent"):
+            operator(lambda x: anp.allclose(x, X))(X)
+
+
+@pytest.mark.parametrize("argnum", ["a", None, 1.0, True])
+def test_a_wrong_argnum_is_refused(argnum):
+    with pytest.raises(TypeError, match="argnum is an int or a tuple"):
+        ag.grad(cubes, argnum)
+
+
+def test_a_function_that_does_not_depend_on_its_argument_has_zeros_and_a_warning():
+    with pytest.warns(UserWarning, match="independent of input"):
+        assert ag.grad(lambda x: 3.0)(X).tolist() == [0.0, 0.0, 0.0]
+
+
+def test_value_and_grad():
+    value, slope = ag.value_and_grad(cubes)(X)
+    assert type(value) is np.float64
+    close(value, np.sum(X**3))
+    close(slope, 3 * X**2)
+
+
+def test_jacobian_and_hessian():
+    close(ag.jacobian(lambda x: anp.dot(M, x) * x[0])(X), M * X[0] + np.outer(M @ X, [1, 0, 0]))
+    assert ag.jacobian(lambda x: anp.outer(x, x))(X).shape == (3, 3, 3)
+    close(ag.hessian(cubes)(X), np.diag(6 * X))
+    close(ag.hessian(lambda x: x**3)(2.0), 12.0)
+    with pytest.raises(TypeError, match="container"):
+        ag.jacobian(lambda p: p["a"])({"a": X})
+
+
+def test_elementwise_grad_nests_to_the_sixth_order():
+    f, t = anp.tanh, np.tanh(X)
+    found = []
+    for _ in range(6):
+        f = ag.elementwise_grad(f)
+        found.append(f(X))
+    polynomial = np.polynomial.Polynomial([0.0, 1.0])  # the derivatives of t = tanh are polynomials in t; t' = 1 - t^2
+    for slope in found:
+        polynomial = polynomial.deriv() * np.polynomial.Polynomial([1.0, 0.0, -1.0])
+        close(slope, polynomial(t))
+    close(ag.egrad(anp.tanh)(X), 1 - t**2)
+    with pytest.raises(TypeError, match="complex"):
+        ag.elementwise_grad(lambda x: x * 1j)(X)
+
+
+@pytest.mark.parametrize("name", ["hessian_vector_product", "hessian_tensor_product", "hvp"])
+def test_products_with_the_hessian(name):
+    close(getattr(ag, name)(cubes)(X, M[0]), 6 * X * M[0])
+
+
+@pytest.mark.parametrize("name", ["vector_jacobian_product", "tensor_jacobian_product"])
+def test_products_with_the_jacobian(name):
+    close(getattr(ag, name)(lambda x: anp.dot(M, x**2))(X, X), X @ (M * 2 * X))
+
+
+def test_make_vjp_may_be_called_again_and_later():
+    vjp, value = ag.make_vjp(lambda x: {"y": x**2, "z": (x[0],)})(X)
+    close(value["y"], X**2)
+    for scale in (1.0, 2.0):
+        close(vjp({"y": scale * X, "z": (1.0,)}), 2 * scale * X**2 + np.array([1.0, 0, 0]))
+
+
+def test_make_jvp_gives_value_and_tangent():
+    value, tangent = ag.make_jvp(lambda x: anp.sin(x) * x[1])(X)(X)
+    close(value, np.sin(X) * X[1])
+    close(tangent, np.cos(X) * X * X[1] + np.sin(X) * X[1])
+    close(ag.deriv(anp.sin)(0.3), np.cos(0.3))
+    close(ag.make_jvp(lambda a, b: a * b, (0, 1))(2.0, 3.0)((1.0, 10.0))[1], 23.0)
+
+
+def test_make_jvp_reversemode_is_the_jvp():
+    close(make_jvp_reversemode(lambda x: anp.dot(M, x**2))(X)(M[1]), M @ (2 * X * M[1]))
+
+
+def test_make_hvp_gives_the_product_and_the_gradient():
+    hvp, slope = ag.make_hvp(cubes)(X)
+    close(slope, 3 * X**2)
+    close(hvp(M[0]), 6 * X * M[0])
+    close(hvp(M[1]), 6 * X * M[1])
+
+
+def test_make_ggnvp_is_the_gauss_newton_matrix():
+    jacobian = M * (1 - np.tanh(X) ** 2)
+    close(ag.make_ggnvp(lambda x: anp.dot(M, anp.tanh(x)))(X)(M[0]), jacobian.T @ jacobian @ M[0])
+    hessian = np.diag(12 * (M @ np.tanh(X)) ** 2)
+    found = ag.make_ggnvp(lambda x: anp.dot(M, anp.tanh(x)), lambda y: anp.sum(y**4))(X)(M[0])
+    close(found, jacobian.T @ hessian @ jacobian @ M[0])
+
+
+def test_grad_and_aux_passes_the_second_result():
+    slope, aux = ag.grad_and_aux(lambda x: (cubes(x), {"doubled": 2 * x, "name": "n"}))(X)
+    close(slope, 3 * X**2)
+    assert type(aux["doubled"]) is np.ndarray
+    assert aux["name"] == "n"
+    close(aux["doubled"], 2 * X)
+
+
+def test_multigrad_dict_names_every_argument():
+    def f(a, b=2.0, *more, **named):
+        return anp.sum(a) * b * more[0] * named["q"]
+
+    found = ag.multigrad_dict(f)(X, 3.0, 4.0, q=5.0)
+    assert list(found) == ["a", "b", "more", "named"]
+    close(found["a"], 60.0)
+    close(found["b"], 20 * X.sum())
+    close(found["more"], (15 * X.sum(),))
+    close(found["named"]["q"], 12 * X.sum())
+
+
+def test_checkpoint_computes_the_same_and_calls_again_in_backward():
+    calls = []
+
+    @ag.checkpoint
+    def f(x):
+        calls.append(1)
+        return anp.sin(x) * x
+
+    close(f(X), np.sin(X) * X)
+    assert len(calls) == 1
+    close(ag.grad(lambda x: anp.sum(f(x)))(X), np.cos(X) * X + np.sin(X))
+    assert len(calls) == 3
+
+
+Z = np.array([0.3 + 1.0j, -0.5 + 0.2j])
+
+
+def test_complex_gradients_follow_autograds_convention():
+    """The gradient of u is du/dx - i du/dy, the conjugate of gradmgr's; the vjp of a holomorphic f is g f'."""
+    close(ag.grad(lambda z: anp.sum(anp.abs(z) ** 2))(Z), 2 * np.conj(Z))
+    close(ag.holomorphic_grad(lambda z: anp.exp(z) * z)(Z[0]), np.exp(Z[0]) * (1 + Z[0]))
+    close(ag.make_vjp(lambda z: z**3)(Z)[0](1j * Z), 1j * Z * 3 * Z**2)
+    close(ag.make_jvp(lambda z: z**3)(Z)(1j * Z)[1], 1j * Z * 3 * Z**2)
+    with pytest.warns(UserWarning, match="not complex"):
+        close(ag.holomorphic_grad(lambda x: x**2)(3.0), 6.0)
+
+
+def test_an_error_in_the_function_leaves_nothing_recording():
+    with pytest.raises(ZeroDivisionError):
+        ag.grad(lambda x: anp.sum(x) * (1 / 0))(X)
+    with gradmgr.GradManager().attach(t := gradmgr.tensor(2.0)) as gm:
+        gm.backward(t * t)
+    assert t.grad.item() == 4.0
+
+
+# ---------------------------------------------------------------- numpy
+
+
+def test_functions_that_make_arrays_give_plain_ones_for_plain_values():
+    made = (
+        anp.array([1, 2]),
+        anp.zeros(2),
+        anp.ones_like(X),
+        anp.arange(3),
+        anp.linspace(0, 1, 3),
+        anp.eye(2),
+        anp.r_[X, 1.0],
+    )
+    made += (anp.full(2, 1.0), anp.fft.fftfreq(4), anp.fft.fft(X), anp.linalg.inv(M), anp.random.RandomState(0).rand(2))
+    assert {type(a) for a in made} == {np.ndarray}
+    assert anp.pi == np.pi
+    assert anp.float64 is np.float64
+    assert anp.any([False, True])
+
+
+def test_functions_that_make_arrays_take_traced_values():
+    close(ag.grad(lambda x: anp.sum(anp.array([x[0], 2.0, x[1] * x[0]]) ** 2))(X)[0], 2 * X[0] + 2 * X[0] * X[1] ** 2)
+    close(ag.grad(lambda x: anp.sum(anp.r_[x, x] ** 2))(X), 4 * X)
+    close(ag.grad(lambda x: anp.sum(anp.append(x, x[0]) ** 2))(X), 2 * X + [2 * X[0], 0, 0])
+    close(ag.grad(lambda x: anp.sum(anp.full(3, x[0]) * anp.linspace(0, 1, 3)))(X), [1.5, 0, 0])
+    close(ag.grad(lambda x: anp.sum((anp.zeros_like(x) + anp.ones(x.shape)) * x))(X), 1.0)
+    close(ag.grad(lambda x: anp.sum(anp.concatenate([x, X]) ** 2) + anp.sum(anp.vstack((x, x))))(X), 2 * X + 2)
+    close(ag.grad(lambda x: anp.sum(anp.make_diagonal(x, axis1=-1, axis2=-2) * M))(X), np.diag(M))
+
+
+def test_linalg_and_fft_are_differentiable():
+    close(ag.grad(lambda a: anp.linalg.slogdet(a)[1])(M), np.linalg.inv(M).T)
+    close(ag.grad(lambda x: anp.sum(anp.abs(anp.fft.fft(x)) ** 2))(X), 6 * X)  # Parseval
+
+
+@pytest.mark.parametrize("uplo", ["L", "U"])
+def test_eigh_has_the_gradient_of_the_triangle_it_reads(uplo):
+    for a in (POSITIVE, POSITIVE + 1j * (M - M.T)):
+        values, vectors = np.linalg.eigh(a, uplo)
+        projector = np.outer(vectors[:, 0], vectors[:, 0].conj())
+        slope = ag.grad(lambda a: anp.linalg.eigh(a, uplo)[0][0])(a)
+        expected = np.diag(np.diag(projector)) + 2 * (np.tril if uplo == "L" else np.triu)(
+            projector, {"L": -1, "U": 1}[uplo]
+        )
+        close(slope, expected.conj())
+    assert values[0] < values[1]
+
+
+def test_where_keeps_numbers_and_lists():
+    assert type(anp.where(True, 1, 2)) is int
+    assert anp.where([True, False], [1, 2], [3.0, 4.0]) == [1.0, 4.0]
+    assert anp.where(X > 1, x=X, y=0.0).tolist() == [0.0, 1.2, 2.0]
+    close(ag.grad(lambda x: anp.sum(anp.where(x > 1, x**2, x)))(X), [1.0, 2.4, 4.0])
+    assert anp.where(X > 1)[0].tolist() == [1, 2]
+    with pytest.raises(ValueError, match="both or neither"):
+        anp.where(True, 1)
+
+
+def test_every_public_name_of_autograd_numpy_is_callable_or_a_value_of_numpys():
+    for name in anp.__all__:
+        assert hasattr(anp, name)
+    assert {"sin", "where", "float32", "newaxis", "einsum", "linalg", "random", "fft"} <= set(anp.__all__)
+
+
+# ---------------------------------------------------------------- extend, builtins, tracer
+
+
+@extend.primitive
+def logsumexp(x):
+    """Return log(sum(exp(x))) of a plain array."""
+    assert type(x) is np.ndarray
+    top = np.max(x)
+    return top + np.log(np.sum(np.exp(x - top)))
+
+
+extend.defvjp(logsumexp, lambda ans, x: lambda g: anp.full(x.shape, g) * anp.exp(x - anp.full(x.shape, ans)))
+
+
+def test_a_primitive_has_its_own_vjp_at_every_order():
+    p = np.exp(X) / np.exp(X).sum()
+    assert logsumexp.__name__ == "logsumexp"
+    assert type(logsumexp(X)) is np.float64
+    close(ag.grad(logsumexp)(X), p)
+    close(ag.hessian(logsumexp)(X), np.diag(p) - np.outer(p, p))
+    with pytest.raises(NotImplementedError, match="no jvp"):
+        ag.make_jvp(logsumexp)(X)(X)
+
+
+def test_a_primitive_of_containers_with_vjp_and_jvp():
+    @extend.primitive
+    def both(p, k, scale=1.0):
+        return [p["a"] * k * scale, {"sum": p["a"] + k}]
+
+    extend.defvjp(both, lambda ans, p, k, scale=1.0: lambda g: {"a": g[0] * k * scale + g[1]["sum"]}, None)
+    extend.defjvp(both, lambda g, ans, p, k, scale=1.0: [g["a"] * k * scale, {"sum": g["a"]}], "same")
+
+    def f(p):
+        product, total = both(p, 3.0, scale=2.0)
+        return anp.sum(product * total["sum"])
+
+    close(ag.grad(f)({"a": X})["a"], 6 * (2 * X + 3))
+    close(ag.make_jvp(f)({"a": X})({"a": X})[1], np.sum(X * 6 * (2 * X + 3)))
+
+
+def test_vjps_and_jvps_may_be_declared_for_chosen_arguments_and_for_all_at_once():
+    def product():
+        return extend.primitive(lambda a, b: a * b)
+
+    one, each, every = product(), product(), product()
+    extend.defvjp(one, lambda ans, a, b: lambda g: g * a, argnums=[1])
+    extend.defjvp(one, lambda g, ans, a, b: g * a, argnums=[1])
+    extend.defvjp_argnum(each, lambda argnum, ans, args, kwargs: lambda g: g * args[1 - argnum])
+    extend.defjvp_argnum(each, lambda argnum, g, ans, args, kwargs: g * args[1 - argnum])
+    extend.defvjp_argnums(every, lambda argnums, ans, args, kw: lambda g: [g * args[1 - k] for k in argnums])
+    extend.defjvp_argnums(
+        every, lambda argnums, gs, ans, args, kw: sum(g * args[1 - k] for k, g in zip(argnums, gs, strict=True))
+    )
+    close(ag.grad(one, 1)(2.0, 3.0), 2.0)
+    with pytest.raises(NotImplementedError, match="argument 0 is not defined"):
+        ag.grad(one)(2.0, 3.0)
+    for f in (each, every):
+        close(ag.grad(f, (0, 1))(2.0, 3.0), (3.0, 2.0))
+        close(ag.make_jvp(f, (0, 1))(2.0, 3.0)((1.0, 10.0))[1], 23.0)
+        close(ag.grad(ag.grad(lambda a, f=f: f(a, a)))(2.0), 2.0)
+    linear = extend.primitive(lambda a: 3.0 * a)
+    extend.def_linear(linear)
+    close(ag.make_jvp(linear)(X)(X)[1], 3 * X)
+
+
+@pytest.mark.parametrize("wrap", [lambda target, vjp: vjp, anp.numpy_vjps.unbroadcast_f])
+def test_a_vjp_of_a_primitive_that_broadcasts_is_summed(wrap):
+    scaled = extend.primitive(lambda a, b: a * b)
+    extend.defvjp(scaled, lambda ans, a, b: wrap(a, lambda g: g * b), lambda ans, a, b: wrap(b, lambda g: g * a))
+    of_row, of_number = ag.grad(lambda a, b: anp.sum(scaled(scaled(a, M), b)), (0, 1))(X[None], 2.0)
+    close(of_row, 2 * M.sum(axis=0)[None])
+    close(of_number, np.sum(X * M))
+
+
+def test_a_derivative_for_a_function_that_is_no_primitive_is_refused():
+    with pytest.raises(TypeError, match="gradmgr's own rules hold for NumPy's functions"):
+        extend.defvjp(anp.sin, lambda ans, x: lambda g: g)
+    with pytest.raises(TypeError, match="must be a function or None"):
+        extend.defvjp(extend.primitive(abs), 3)
+
+
+def test_a_complex_primitive_follows_autograds_convention():
+    square = extend.primitive(lambda z: z * z)
+    extend.defvjp(square, lambda ans, z: lambda g: g * 2 * z)
+    close(ag.holomorphic_grad(square)(Z[0]), 2 * Z[0])
+
+
+def test_vector_spaces():
+    space = extend.vspace({"a": X, "z": Z})
+    assert space.size == 7
+    assert space == extend.vspace({"a": 2 * X, "z": Z})
+    assert space != extend.vspace({"a": X, "z": X[:2]})
+    close(space.ones()["z"], [1 + 1j, 1 + 1j])
+    close(space.inner_prod({"a": X, "z": Z}, {"a": X, "z": Z}), X @ X + np.sum(np.abs(Z) ** 2))
+    close(space.add(space.scalar_mul(space.ones(), 2.0), space.zeros())["a"], 2.0)
+    assert len(list(space.standard_basis())) == 7
+    assert extend.vspace(Z).iscomplex
+    close(extend.vspace(Z).covector(Z), np.conj(Z))
+    with pytest.raises(TypeError, match="vector space"):
+        extend.vspace("text")
+    with pytest.raises(NotImplementedError, match="dataclass"):
+        extend.VSpace.register(str)
+
+
+def test_traced_values_are_seen_as_what_they_hold():
+    seen = []
+
+    def f(x):
+        assert isinstance(x, anp.numpy_boxes.ArrayBox)
+        seen.extend([tracer.isbox(x), tracer.getval(x), builtins.isinstance(x, np.ndarray), builtins.type(x)])
+        return anp.sum(x)
+
+    ag.grad(f)(X)
+    assert seen[0] is True
+    assert seen[1].tolist() == X.tolist()
+    assert seen[2:] == [True, np.ndarray]
+    assert not tracer.isbox(X)
+    assert builtins.dict(a=1) == {"a": 1}
+    assert builtins.tuple(builtins.list((1, 2))) == (1, 2)
+
+
+# ---------------------------------------------------------------- misc
+
+
+def test_flatten_and_back():
+    params = {"b": [X, (2.0, 3.0)], "a": M[:1]}
+    vector, unflatten = flatten(params)
+    assert vector.tolist() == [*M[0], *X, 2.0, 3.0]
+    made = unflatten(2 * vector)
+    assert list(made) == ["b", "a"]
+    close(made["a"], 2 * M[:1])
+    assert made["b"][1] == (4.0, 6.0)
+    assert flatten([])[0].shape == (0,)
+    close(ag.grad(lambda x: anp.sum(flatten({"q": x, "p": [2 * x]})[0] ** 2))(X), 10 * X)
+    close(ag.grad(lambda v: anp.sum(unflatten(v)["b"][0] ** 2))(vector), [0, 0, 0, *(2 * X), 0, 0])
+    func, _, start = flatten_func(lambda p: {"s": p["a"] * 2}, {"a": X})
+    close(func(start), 2 * X)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "step"),
+    [("sgd", -0.1 * 0.1 * 4.0), ("rmsprop", -0.1 * 4.0 / (0.9 + 0.1 * 16) ** 0.5), ("adam", -0.001)],
+)
+def test_optimizers_take_their_first_step_and_converge(optimizer, step):
+    optimize, seen = getattr(optimizers, optimizer), []
+
+    def slope(p, i):
+        return ag.grad(lambda p: (p["x"] - 1.0) ** 2 + anp.sum((p["y"] - 2) ** 2))(p)
+
+    start = {"x": 3.0, "y": X}
+    close(optimize(slope, start, num_iters=1)["x"], 3.0 + step, rtol=1e-6)
+    made = optimize(slope, start, lambda p, i, g: seen.append((p["x"], i, g["x"])), 300, 0.1)
+    assert seen[0] == (3.0, 0, 4.0)
+    close(made["x"], 1.0, atol=0.06)
+    close(made["y"], [2.0, 2.0, 2.0], atol=0.06)
+
+
+def test_a_fixed_point_has_the_derivatives_of_what_it_converges_to():
+    def root(a):
+        return fixed_points.fixed_point(lambda a: lambda x: (x + a / x) / 2, a, 1.0, lambda x, y: abs(x - y), 1e-12)
+
+    close(root(2.0), 2**0.5)
+    close(ag.grad(root)(2.0), 0.5 / 2**0.5)
+    close(ag.grad(ag.grad(root))(2.0), -0.25 * 2**-1.5, rtol=1e-6)
+
+
+# ---------------------------------------------------------------- test_util
+
+
+def test_check_grads_passes_right_derivatives_and_rejects_wrong_ones():
+    test_util.check_grads(lambda a, b: anp.sin(a) * b, argnum=(0, 1))(X, M[0])
+    test_util.check_grads(lambda z: z**2)(Z)
+    test_util.combo_check(lambda x, axis=0: anp.sum(x**2, axis=axis), [0], order=1)([M], axis=[0, 1])
+    wrong = extend.primitive(lambda x: x**2)
+    extend.defvjp(wrong, lambda ans, x: lambda g: g * 2.001 * x)
+    extend.defjvp(wrong, lambda g, ans, x: g * 2.001 * x)
+    for mode in ("rev", "fwd"):
+        with pytest.raises(gradmgr.GradcheckError, match=r"vjp of|differ"):
+            test_util.check_grads(wrong, modes=[mode], order=1)(X)
+    with pytest.raises(ValueError, match="modes"):
+        test_util.check_grads(anp.sin, modes=["back"])(X)
+
+
+# ---------------------------------------------------------------- install
+
+
+def run(program):
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)  # noqa: S603  # ours
+    return done.stdout + done.stderr
+
+
+def test_install_lets_programs_import_autograd():
+    program = """
+import gradmgr
+assert not any(name.startswith("gradmgr.compat") for name in __import__("sys").modules)
+import gradmgr.compat.autograd
+assert "scipy" not in __import__("sys").modules
+gradmgr.compat.autograd.install()
+gradmgr.compat.autograd.install()
+import autograd, autograd.numpy as anp, autograd.numpy.random as npr, autograd.scipy.stats.norm as norm
+from autograd import grad, multigrad_dict
+from autograd.misc.optimizers import adam
+from autograd.extend import primitive
+from autograd.numpy.linalg import slogdet
+from autograd.scipy.special import gammaln
+from autograd.scipy.integrate import odeint
+from autograd.builtins import tuple
+assert autograd.__name__ == "gradmgr.compat.autograd", autograd
+gradmgr.compat.autograd.uninstall()
+assert not any(name.split(".")[0] == "autograd" for name in __import__("sys").modules)
+print(grad(anp.tanh)(0.0))
+"""
+    assert run(program).strip() == "1.0"
+
+
+def test_install_is_refused_where_autograd_is_imported():
+    program = """
+import sys, types
+sys.modules["autograd"] = types.ModuleType("autograd")
+from gradmgr.compat import autograd
+try:
+    autograd.install()
+except RuntimeError as error:
+    print(error)
+print("autograd.numpy" in sys.modules)
+"""
+    message = run(program)
+    assert "autograd is imported already" in message
+    assert message.strip().endswith("False")
+
+
+def test_every_module_says_what_it_exports():
+    for name in (
+        "",
+        ".numpy",
+        ".misc",
+        ".extend",
+        ".core",
+        ".scipy.stats.norm",
+        ".scipy.special",
+        ".tracer",
+        ".builtins",
+    ):
+        module = importlib.import_module(f"gradmgr.compat.autograd{name}")
+        assert all(hasattr(module, each) for each in module.__all__)
+        assert inspect.getdoc(module)
+
+
+# ---------------------------------------------------------------- scipy
+
+
+def quotient(f, args, k, step=1e-6):
+    """The central difference quotients of the sum of f by each number of argument k."""
+    at = np.array(args[k], dtype=float)
+    found = np.zeros(at.shape)
+    for index in np.ndindex(*at.shape):
+        sums = []
+        for sign in (1, -1):
+            moved = at.copy()
+            moved[index] += sign * step
+            sums.append(np.sum(f(*args[:k], moved, *args[k + 1 :])))
+        found[index] = (sums[0] - sums[1]) / (2 * step)
+    return found
+
+
+def check_scipy(ours, theirs, args, argnums):
+    """Compare values with SciPy's, plain and traced, and gradients with its difference quotients."""
+    np.testing.assert_array_equal(ours(*args), theirs(*args))
+    for k in argnums:
+        value, slope = ag.value_and_grad(lambda *a: anp.sum(ours(*a)), k)(*args)
+        close(value, np.sum(theirs(*args)), rtol=1e-10)
+        close(slope, quotient(theirs, args, k), rtol=2e-6, atol=1e-7)
+
+
+Y = np.array([0.2, 0.5, 0.7])
+
+DISTRIBUTIONS = [
+    ("norm", "pdf logpdf cdf sf logcdf logsf", (X, Y, Y + 1), (0, 1, 2)),
+    ("t", "pdf logpdf", (X, Y + 2, Y, Y + 1), (0, 1, 2, 3)),
+    ("t", "cdf logcdf", (X, Y + 2, Y, Y + 1), (0, 2, 3)),
+    ("beta", "pdf logpdf", (Y, Y + 2, X), (0, 1, 2)),
+    ("beta", "cdf", (Y, Y + 2, X), (0,)),
+    ("gamma", "pdf logpdf cdf", (X, Y + 2), (0,)),
+    ("gamma", "pdf logpdf", (X, Y + 2), (1,)),
+    ("chi2", "pdf logpdf cdf", (X, Y + 3), (0,)),
+    ("chi2", "pdf logpdf", (X, Y + 3), (1,)),
+    ("poisson", "pmf logpmf cdf", (np.array([0.0, 2.0, 5.0]), X), (1,)),
+    ("multivariate_normal", "pdf logpdf", (X, Y), (0, 1)),
+    ("multivariate_normal", "pdf logpdf", (M, Y, 2.0 * np.eye(3)), (0, 1)),
+    ("multivariate_normal", "pdf logpdf", (X, 0.5, 2.0), (0, 1, 2)),
+]
+
+
+@pytest.mark.parametrize(
+    ("distribution", "name", "args", "argnums"),
+    [(one, name, args, argnums) for one, names, args, argnums in DISTRIBUTIONS for name in names.split()],
+)
+def test_distributions_are_scipys_and_differentiable(distribution, name, args, argnums):
+    stats = pytest.importorskip("scipy.stats")
+    ours = getattr(getattr(ag.scipy.stats, distribution), name)
+    check_scipy(ours, getattr(getattr(stats, distribution), name), args, argnums)
+
+
+def test_the_normal_distribution_is_differentiable_in_its_covariance():
+    pytest.importorskip("scipy")
+    inverse, d = np.linalg.inv(POSITIVE), X - Y
+    expected = (np.outer(inverse @ d, inverse @ d) - inverse) / 2
+    normal = ag.scipy.stats.multivariate_normal
+    close(ag.grad(normal.logpdf, 2)(X, Y, POSITIVE), expected, rtol=1e-7)
+    close(ag.grad(normal.entropy, 1)(Y, POSITIVE), inverse / 2, rtol=1e-7)
+    direction = np.array([1.0, 2.0, 2.0])
+    singular = np.outer(direction, direction)
+    slope = ag.grad(lambda x: normal.logpdf(x, Y, singular, allow_singular=True))(Y + direction)
+    close(slope, -direction / 9)  # the pseudoinverse of d d^T is d d^T / |d|^4
+    with pytest.raises(NotImplementedError, match="allow_singular"):
+        ag.grad(lambda cov: normal.logpdf(X, Y, cov, allow_singular=True))(POSITIVE)
+
+
+def test_the_dirichlet_distribution():
+    special = pytest.importorskip("scipy.special")
+    dirichlet, x, alpha = ag.scipy.stats.dirichlet, X / X.sum(), Y + 1
+    close(ag.grad(dirichlet.logpdf)(x, alpha), (alpha - 1) / x)
+    close(ag.grad(dirichlet.logpdf, 1)(x, alpha), special.digamma(alpha.sum()) - special.digamma(alpha) + np.log(x))
+    close(ag.grad(dirichlet.pdf)(x, alpha), dirichlet.pdf(x, alpha) * (alpha - 1) / x)
+    assert dirichlet.rvs(alpha, random_state=0).shape == (1, 3)
+
+
+@pytest.mark.parametrize("name", ["gammaln", "psi", "erf", "expit", "j0", "y0", "y1", "rgamma", "logit", "i0"])
+def test_special_functions(name):
+    special = pytest.importorskip("scipy.special")
+    check_scipy(getattr(ag.scipy.special, name), getattr(special, name), (Y,), (0,))
+
+
+def test_special_functions_of_several_arguments():
+    special = pytest.importorskip("scipy.special")
+    for name, first in (
+        ("betainc", (2.0, 3.0)),
+        ("yn", (2,)),
+        ("jn", (2,)),
+        ("ive", (2,)),
+        ("polygamma", (1,)),
+        ("gammainc", (2.0,)),
+    ):
+        theirs = getattr(special, name)
+        check_scipy(getattr(ag.scipy.special, name), theirs, (*first, Y), (len(first),))
+    close(ag.grad(ag.scipy.misc.logsumexp)(X), np.exp(X) / np.exp(X).sum())
+    assert ag.scipy.special.gammasgn(-0.5) == -1.0
+    close(ag.scipy.special.zetac(2.0), special.zetac(2.0))  # no derivative, but a value
+    with pytest.raises(NotImplementedError, match="no vjp"):
+        ag.grad(ag.scipy.special.zetac)(2.0)
+
+
+def test_linear_algebra_of_scipy():
+    linalg, ours = pytest.importorskip("scipy.linalg"), ag.scipy.linalg
+    check_scipy(ours.sqrtm, linalg.sqrtm, (POSITIVE + 0.1 * M,), (0,))
+    test_util.check_grads(ours.solve_sylvester, (0, 1, 2))(M, POSITIVE, M.T)
+    check_scipy(ours.solve_sylvester, linalg.solve_sylvester, (M, POSITIVE, M.T), (0, 1, 2))
+    for lower in (False, True):
+        check_scipy(
+            lambda a, b, lower=lower: ours.solve_triangular(a, b, lower=lower),
+            lambda a, b, lower=lower: linalg.solve_triangular(a, b, lower=lower),
+            (M, X),
+            (0, 1),
+        )
+    bands = np.arange(20.0).reshape(4, 5) / 20 + np.array([0, 4.0, 0, 0])[:, None]
+    for b in (bands[0], bands.T[:, :2]):
+        check_scipy(
+            lambda a, b: ours.solve_banded((2, 1), a, b),
+            lambda a, b: linalg.solve_banded((2, 1), a, b),
+            (bands, b),
+            (0, 1),
+        )
+    close(ours.inv(M), np.linalg.inv(M))
+
+
+def test_convolve_along_chosen_axes():
+    a, b = np.arange(24.0).reshape(2, 3, 4) / 10, np.array([[1.0, -2.0], [0.5, 3.0]])
+    convolve = ag.scipy.signal.convolve
+    for mode in ("full", "same", "valid"):
+        found = convolve(a, b, axes=([2], [1]), dot_axes=([0], [0]), mode=mode)
+        expected = [sum(np.convolve(a[k, i], b[k], mode) for k in range(2)) for i in range(3)]
+        close(found, expected)
+        test_util.check_grads(lambda a, b, m=mode: convolve(a, b, axes=([2], [1]), mode=m), (0, 1), order=1)(a, b)
+    swapped = convolve(b, a, axes=([1], [2]), mode="valid")
+    close(swapped, convolve(a, b, axes=([2], [1]), mode="valid").transpose(2, 0, 1, 3))
+    with pytest.raises(ValueError, match="lie within"):
+        convolve(a[0], np.ones((5, 1)), mode="valid")
+    with pytest.raises(ValueError, match="'full', 'same' or 'valid'"):
+        convolve(a, b, mode="circular")
+
+
+def test_odeint_is_differentiable_in_start_times_and_arguments():
+    pytest.importorskip("scipy")
+    times, y0, rate = np.array([0.1, 0.4, 1.0]), np.array([1.0, 2.0]), 0.7
+
+    def end(y0, times, rate):
+        def decay(y, t, rate):
+            return -rate * y
+
+        return anp.sum(ag.scipy.integrate.odeint(decay, y0, times, (rate,), rtol=1e-10, atol=1e-10)[-1])
+
+    decayed = np.exp(-rate * (times[-1] - times[0]))
+    of_y0, of_times, of_rate = ag.grad(end, (0, 1, 2))(y0, times, rate)
+    close(of_y0, [decayed, decayed], rtol=1e-7)
+    close(of_times, y0.sum() * decayed * rate * np.array([1.0, 0.0, -1.0]), rtol=1e-7, atol=1e-8)
+    close(of_rate, -y0.sum() * decayed * (times[-1] - times[0]), rtol=1e-7)
+    second = ag.grad(ag.grad(end, 2), 2)(y0, times, rate)
+    close(second, y0.sum() * decayed * (times[-1] - times[0]) ** 2, rtol=1e-6)
+
+
+# ---------------------------------------------------------------- whole programs
+
+
+def test_logistic_regression_learns_to_separate():
+    rng = np.random.RandomState(0)
+    inputs = rng.randn(20, 3)
+    targets = (inputs @ [1.0, -2.0, 0.5] > 0).astype(float)
+
+    def loss(weights):
+        p = 0.5 * (anp.tanh(anp.dot(inputs, weights) / 2) + 1)
+        return -anp.sum(anp.log(p * targets + (1 - p) * (1 - targets)))
+
+    weights = np.zeros(3)
+    close(ag.grad(loss)(weights), inputs.T @ (0.5 - targets))
+    test_util.check_grads(loss, modes=["rev"])(weights)
+    for _ in range(60):
+        weights = weights - ag.grad(loss)(weights) * 0.2
+    assert loss(weights) < 0.3 * loss(np.zeros(3))
+
+
+def test_a_neural_network_fits_by_adam_on_a_list_of_layers():
+    rng = np.random.RandomState(0)
+    params = [(rng.randn(m, n) * 0.5, rng.randn(n) * 0.1) for m, n in ((1, 8), (8, 8), (8, 1))]
+    inputs = np.linspace(-2, 2, 20)[:, None]
+    targets = np.sin(2 * inputs)
+
+    def predict(params, x):
+        for w, b in params[:-1]:
+            x = anp.tanh(anp.dot(x, w) + b)
+        w, b = params[-1]
+        return anp.dot(x, w) + b
+
+    def loss(params, i=0):
+        return anp.mean((predict(params, inputs) - targets) ** 2)
+
+    assert loss(optimizers.adam(ag.grad(loss), params, num_iters=250, step_size=0.03)) < 0.02 * loss(params)
+
+
+def test_a_fluid_is_steered_through_its_simulation():
+    rng = np.random.RandomState(0)
+    smoke, target = rng.rand(6, 6), rng.rand(6, 6)
+
+    def advect(f, vx, vy):
+        return f - vx * (anp.roll(f, -1, 0) - anp.roll(f, 1, 0)) / 2 - vy * (anp.roll(f, -1, 1) - anp.roll(f, 1, 1)) / 2
+
+    def project(vx, vy):
+        h, p = 1.0 / 6, anp.zeros((6, 6))
+        div = -0.5 * h * (anp.roll(vx, -1, 0) - anp.roll(vx, 1, 0) + anp.roll(vy, -1, 1) - anp.roll(vy, 1, 1))
+        for _ in range(3):
+            p = (div + sum(anp.roll(p, shift, axis) for shift in (1, -1) for axis in (0, 1))) / 4
+        return vx - 0.5 * (anp.roll(p, -1, 0) - anp.roll(p, 1, 0)) / h, vy - 0.5 * (
+            anp.roll(p, -1, 1) - anp.roll(p, 1, 1)
+        ) / h
+
+    def distance(v):
+        vx, vy, f = anp.reshape(v[:36], (6, 6)), anp.reshape(v[36:], (6, 6)), smoke
+        for _ in range(3):
+            vx, vy = project(advect(vx, vx, vy), advect(vy, vx, vy))
+            f = advect(f, vx, vy)
+        return anp.mean((f - target) ** 2)
+
+    v = rng.randn(72) * 0.1
+    value, slope = ag.value_and_grad(distance)(v)
+    close(slope, quotient(distance, (v,), 0), rtol=1e-5, atol=1e-9)
+    assert distance(v - 0.5 * slope) < value
+
+
+def test_a_recurrent_network_has_the_gradients_of_its_unrolled_steps():
+    rng = np.random.RandomState(0)
+    params = {"start": rng.randn(4), "change": rng.randn(6, 4) * 0.5}
+    inputs = rng.randn(5, 2)
+
+    def run(params):
+        h = params["start"]
+        for x in inputs:
+            h = anp.tanh(anp.dot(anp.concatenate((x, h)), params["change"]))
+        return anp.sum(h**2)
+
+    found = ag.grad(run)(params)
+    close(found["start"], quotient(lambda s: run({**params, "start": s}), (params["start"],), 0), rtol=1e-5, atol=1e-9)
+    weights = quotient(lambda w: run({**params, "change": w}), (params["change"],), 0)
+    close(found["change"], weights, rtol=1e-5, atol=1e-9)
+
+
+def test_a_network_inside_a_differential_equation_is_trained_through_the_solver():
+    pytest.importorskip("scipy")
+    rng = np.random.RandomState(0)
+    params = [(rng.randn(2, 4) * 0.1, np.zeros(4)), (rng.randn(4, 2) * 0.1, np.zeros(2))]
+    times, spiral = np.linspace(0, 1, 4), np.array([[-0.1, 2.0], [-2.0, -0.1]])
+
+    def slope(y, t, params):
+        (w, b), (v, c) = params
+        return anp.dot(anp.tanh(anp.dot(y, w) + b), v) + c
+
+    y0 = np.array([2.0, 0.0])
+    true = ag.scipy.integrate.odeint(lambda y, t: spiral.T @ y, y0, times)
+
+    def loss(params, i=0):
+        return anp.mean((ag.scipy.integrate.odeint(slope, y0, times, (params,)) - true) ** 2)
+
+    assert loss(optimizers.adam(ag.grad(loss), params, num_iters=15, step_size=0.1)) < 0.5 * loss(params)
