@@ -1582,6 +1582,10 @@ OPTIMIZERS: dict[str, Callable[[Any], Any]] = {
     "RMSprop": lambda params: optim.RMSprop(params, momentum=0.5, centered=True),
     "Adagrad": lambda params: optim.Adagrad(params, lr_decay=0.1),
     "Lion": optim.Lion,
+    "Adadelta": optim.Adadelta,
+    "Adamax": optim.Adamax,
+    "NAdam": optim.NAdam,
+    "RAdam": optim.RAdam,
 }
 
 
@@ -1624,6 +1628,21 @@ def optimizer_with_a_closure() -> Step:
 
 
 @loop
+def steps_of_lbfgs() -> Step:
+    x = vector()
+    gm, optimizer = GradManager().attach(x), optim.LBFGS([x], lr=1e-3, max_iter=2, line_search_fn="strong_wolfe")
+
+    def closure() -> Any:
+        optimizer.zero_grad()
+        with gm:
+            y = loss_of(x)
+            gm.backward(y)
+        return y
+
+    return lambda: optimizer.step(closure)
+
+
+@loop
 def optimizer_state() -> Step:
     def after(optimizer: Any) -> Callable[[], Any]:
         return lambda: (optimizer.load_state_dict(optimizer.state_dict()), repr(optimizer))
@@ -1654,6 +1673,7 @@ SCHEDULES: dict[str, Callable[[Any], Any]] = {
     "ExponentialLR": lambda o: lr_scheduler.ExponentialLR(o, 0.9999),
     "ConstantLR": lambda o: lr_scheduler.ConstantLR(o),
     "LinearLR": lambda o: lr_scheduler.LinearLR(o),
+    "PolynomialLR": lambda o: lr_scheduler.PolynomialLR(o, 10**6),
     "CosineAnnealingLR": lambda o: lr_scheduler.CosineAnnealingLR(o, 10),
     "CosineAnnealingWarmRestarts": lambda o: lr_scheduler.CosineAnnealingWarmRestarts(o, 7),
     "SequentialLR": lambda o: lr_scheduler.SequentialLR(
@@ -1792,6 +1812,19 @@ LAYERS: dict[str, tuple[Callable[[], nn.Module], tuple[Any, ...]]] = {
     "LayerNorm": (lambda: nn.LayerNorm(3), (_drawn(2, 3),)),
     "RMSNorm": (lambda: nn.RMSNorm(3), (_drawn(2, 3),)),
     "AdaptiveAvgPool2d": (lambda: nn.AdaptiveAvgPool2d(2), (_drawn(2, 1, 5, 5),)),
+    "AdaptiveAvgPool1d": (lambda: nn.AdaptiveAvgPool1d(2), (_drawn(2, 1, 5),)),
+    "AdaptiveAvgPool3d": (lambda: nn.AdaptiveAvgPool3d(2), (_drawn(1, 1, 3, 3, 3),)),
+    "AdaptiveMaxPool1d": (lambda: nn.AdaptiveMaxPool1d(2), (_drawn(2, 1, 5),)),
+    "AdaptiveMaxPool2d": (lambda: nn.AdaptiveMaxPool2d(2), (_drawn(2, 1, 5, 5),)),
+    "AdaptiveMaxPool3d": (lambda: nn.AdaptiveMaxPool3d(2), (_drawn(1, 1, 3, 3, 3),)),
+    "AvgPool3d": (lambda: nn.AvgPool3d(2), (_drawn(1, 1, 4, 4, 4),)),
+    "MaxPool3d": (lambda: nn.MaxPool3d(2), (_drawn(1, 1, 4, 4, 4),)),
+    "Conv3d": (lambda: nn.Conv3d(1, 2, 2), (_drawn(1, 1, 3, 3, 3),)),
+    "ConvTranspose3d": (lambda: nn.ConvTranspose3d(1, 2, 2), (_drawn(1, 1, 3, 3, 3),)),
+    "InstanceNorm1d": (lambda: nn.InstanceNorm1d(2, affine=True), (_drawn(2, 2, 5),)),
+    "InstanceNorm2d": (lambda: nn.InstanceNorm2d(2, affine=True), (_drawn(2, 2, 3, 3),)),
+    "InstanceNorm3d": (lambda: nn.InstanceNorm3d(2, affine=True), (_drawn(1, 2, 2, 3, 3),)),
+    "Upsample": (lambda: nn.Upsample(scale_factor=2, mode="bilinear"), (_drawn(1, 1, 3, 3),)),
     "AvgPool1d": (lambda: nn.AvgPool1d(2), (_drawn(2, 1, 6),)),
     "AvgPool2d": (lambda: nn.AvgPool2d(2), (_drawn(2, 1, 4, 4),)),
     "MaxPool1d": (lambda: nn.MaxPool1d(2), (_drawn(2, 1, 6),)),
@@ -1801,6 +1834,18 @@ LAYERS: dict[str, tuple[Callable[[], nn.Module], tuple[Any, ...]]] = {
     "LSTMCell": (lambda: nn.LSTMCell(3, 2), (_drawn(2, 3),)),
     "GRUCell": (lambda: nn.GRUCell(3, 2), (_drawn(2, 3),)),
     "MultiheadAttention": (lambda: nn.MultiheadAttention(4, 2), (_drawn(3, 2, 4),) * 3),
+    "RNN": (lambda: nn.RNN(3, 2), (_drawn(4, 2, 3),)),
+    "RNNCell": (lambda: nn.RNNCell(3, 2), (_drawn(2, 3),)),
+    "TransformerEncoderLayer": (lambda: nn.TransformerEncoderLayer(4, 2, 8), (_drawn(3, 2, 4),)),
+    "TransformerDecoderLayer": (lambda: nn.TransformerDecoderLayer(4, 2, 8), (_drawn(3, 2, 4),) * 2),
+    "TransformerEncoder": (
+        lambda: nn.TransformerEncoder(nn.TransformerEncoderLayer(4, 2, 8), 2),
+        (_drawn(3, 2, 4),),
+    ),
+    "TransformerDecoder": (
+        lambda: nn.TransformerDecoder(nn.TransformerDecoderLayer(4, 2, 8), 2),
+        (_drawn(3, 2, 4),) * 2,
+    ),
     "MSELoss": (nn.MSELoss, (_drawn(2, 3), _bits)),
     "L1Loss": (nn.L1Loss, (_drawn(2, 3), _bits)),
     "HuberLoss": (nn.HuberLoss, (_drawn(2, 3), _bits)),

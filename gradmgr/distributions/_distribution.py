@@ -12,7 +12,7 @@ import numpy as np
 import gradmgr.numpy as gnp
 from gradmgr._arrays.batched import is_batched
 from gradmgr._arrays.drawing import generator
-from gradmgr._arrays.libraries import to_device
+from gradmgr._arrays.libraries import device_of, to_device
 from gradmgr._engine.tensor import Tensor, raw, wrap
 
 Shape = tuple[int, ...]
@@ -251,14 +251,14 @@ class Distribution:
                 "and the gradient of log_prob()"
             )
         shape = sample_shape_of(sample_shape, f"{owner}.rsample") + self._batch_shape
-        return self._draw(generator_for(rng, f"{owner}.rsample"), shape, *self._values())
+        return self._draw(generator_for(rng, f"{owner}.rsample"), shape, *_on_one_device(self._values()))
 
     def sample(self, rng: np.random.Generator | None = None, sample_shape: int | Shape = ()) -> Any:
         """Return random values, which are constants to every manager; arguments and shape as for `rsample`."""
         owner = type(self).__name__
         shape = sample_shape_of(sample_shape, f"{owner}.sample") + self._batch_shape
         rng = generator_for(rng, f"{owner}.sample")
-        made = self._draw(rng, shape, *self._values(are_constant=True))
+        made = self._draw(rng, shape, *_on_one_device(self._values(are_constant=True)))
         return wrap(raw(made)) if self._has_tensors() else made
 
     def _has_tensors(self) -> bool:
@@ -298,6 +298,15 @@ class Distribution:
         """Return what was computed of some of the parameters in the full shape."""
         shape = self._batch_shape + self.event_shape
         return value if shape_of(value) == shape else gnp.broadcast_to(value, shape)
+
+
+def _on_one_device(values: list[Any]) -> list[Any]:
+    """Return parameters with numbers as arrays on the GPU of the others: random numbers are drawn for any of them."""
+    devices = {device_of(raw(value)) for value in values if not isinstance(value, np.generic)} - {"cpu"}
+    if len(devices) != 1:
+        return values
+    (device,) = devices
+    return [to_device(np.asarray(value), device) if isinstance(value, np.generic) else value for value in values]
 
 
 def full_like_shape(parameter: Any, shape: Shape) -> Any:

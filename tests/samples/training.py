@@ -144,6 +144,7 @@ CLIPS: dict[str, Callable[[list[Tensor]], Any]] = {
 # ---------------------------------------------------------------- examples
 
 EXAMPLES = {
+    "bayes": "--steps 20",
     "char_gpt": "--steps 2 --length 16 --width 16 --depth 1 --sample 3",
     "data_parallel": "--epochs 1 --batch 720",
     "digits": "--epochs 1",

@@ -518,6 +518,19 @@ def test_plain_arrays_of_a_gpu(cupy):
     np.testing.assert_allclose(raw(found)._host, expected, rtol=1e-12)
 
 
+def test_numbers_beside_arrays_of_a_gpu(cupy):
+    loc = gradmgr.asarray(cupy.asarray(LOC))
+    for make in (
+        lambda loc: distributions.StudentT(4.0, loc, 2.0),
+        lambda loc: distributions.Normal(0.0, gnp.exp(loc)),
+        lambda loc: distributions.Gamma(2.0, gnp.exp(loc)),
+    ):
+        found = make(loc).rsample(np.random.default_rng(0), 4)
+        assert isinstance(found._array, guard.ndarray)
+        expected = make(tensor(LOC)).rsample(np.random.default_rng(0), 4)
+        np.testing.assert_allclose(found.to("cpu").numpy(), expected.numpy(), rtol=1e-12)
+
+
 def test_wrong_parameters_on_a_gpu_are_refused(cupy):
     with pytest.raises(ValueError, match=r"scale must be greater than 0; found -2.0 at index 1, in shape \(2,\)"):
         distributions.Normal(0.0, gradmgr.asarray(cupy.asarray([1.0, -2.0])))
