@@ -29,7 +29,7 @@ class CapturedCall:
     """One call that was captured.
 
     Attributes:
-        is_captured: whether it was; not while another thread captures a function.
+        is_captured: whether it was, or never can be; not while another thread captures a function.
         result: what the caller gets.
         capture: the calls.
         environment: what the function read besides its arguments.
@@ -49,7 +49,11 @@ class CapturedCall:
         self.tensors = {k: weakref.ref(t) for k, t in enumerate(signature.leaves) if isinstance(t, Tensor)}
         args, keywords = signature.filled(signature.leaves)
         self.environment = Environment(function, signature.leaves)
-        self.is_captured = run_captured(self.capture, self._call, function, signature)
+        self.is_captured = True
+        if self.environment.obstacle is None:
+            self.is_captured = run_captured(self.capture, self._call, function, signature)
+        else:  # nothing is to be made of it
+            self._not_captured = True
         if self._not_captured:
             self.result = function(*args, **keywords)
         elif self.is_captured:

@@ -200,6 +200,8 @@ class Environment:
         search.run((function, *arguments))
         self._names = list(search.names.values())
         self.obstacle = search.obstacle
+        if self.obstacle is None and search.asks_for_arrays() and any(isinstance(a, np.ndarray) for a in arguments):
+            self.obstacle = "it may ask whether an argument is an ndarray, which none is in a capture; give it Tensors"
         self._asks_class = search.asks_class()
         self._given = {id(a): a for a in arguments if is_large_array(a)}
         self._arrays = [(a, zlib.crc32(np.ascontiguousarray(a).tobytes())) for a in search.arrays.values()]
@@ -316,6 +318,10 @@ class _Search:
         """Tell whether code may ask for the class of an array or of its elements, which no stand-in is of."""
         words = self._words
         return not (words.isdisjoint(_ASKING) or words.isdisjoint(_CLASSES)) or not words.isdisjoint(_OF_ELEMENTS)
+
+    def asks_for_arrays(self) -> bool:
+        """Tell whether code may ask whether something is a NumPy array."""
+        return "ndarray" in self._words and not self._words.isdisjoint(_ASKING)
 
     def _refuse(self, why: str, name: str) -> None:
         """Note why what is read cannot be compared, with the line of the code that names it."""

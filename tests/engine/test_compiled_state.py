@@ -778,3 +778,16 @@ def test_texts_in_a_large_array(name: str) -> None:
             NAMES[3] = ("b" if k % 2 else "a") * (1 + k % 3)
     assert "variant for x" in compiled.explain()
     NAMES[3] = before
+
+
+def test_a_function_that_asks_whether_it_is_given_an_ndarray_takes_the_way_of_eager_calls() -> None:
+    def step(x: Any) -> Any:
+        return x * 2 if isinstance(x, np.ndarray) else x * 3
+
+    made = compile(step)
+    with pytest.warns(errors.CompileWarning, match="may ask whether an argument is an ndarray"):
+        assert made(np.ones(2)).tolist() == [2, 2]
+    for _ in range(3):
+        assert made(np.ones(2)).tolist() == [2, 2]
+        assert made(tensor([1.0, 1.0])).tolist() == [3, 3]
+    assert "variant for x: Tensor" in made.explain()
