@@ -17,6 +17,7 @@ from gradmgr._engine.tensor import Tensor
 from gradmgr._engine.tensor_capture import TensorCapture, run_captured
 from gradmgr._transforms.environment import Environment
 from gradmgr._transforms.signature import Signature
+from gradmgr._transforms.sources import is_large_array
 from gradmgr._transforms.stand_ins import captured_object
 
 _NO_ARRAY = (
@@ -36,6 +37,7 @@ class CapturedCall:
         slots: for each leaf of the result, where a replay has it; or the leaf itself.
         generators: from which the calls draw.
         tensors: weak references to the Tensors among the arguments, by number.
+        named: likewise the arrays among them for which a name stands, too.
         may_decide: whether kernels were allowed to add guards: see Capture.
     """
 
@@ -46,6 +48,7 @@ class CapturedCall:
         self.slots: list[Any] = []
         self.generators: list[Any] = []
         self._not_captured = False
+        self.named: dict[int, weakref.ref[Any]] = {}
         self.tensors = {k: weakref.ref(t) for k, t in enumerate(signature.leaves) if isinstance(t, Tensor)}
         args, keywords = signature.filled(signature.leaves)
         self.environment = Environment(function, signature.leaves)
@@ -74,7 +77,10 @@ class CapturedCall:
                 leaves[k] = stand_in
         args, keywords = signature.filled(leaves)
         state = current()
-        restore = self.environment.replace(self.capture)
+        pairs = zip(signature.leaves, leaves, strict=True)
+        given = {id(a): made for a, made in pairs if is_large_array(a) and isinstance(made, CapturedArray)}
+        restore, named = self.environment.replace(self.capture, given)
+        self.named = {k: weakref.ref(a) for k, a in enumerate(signature.leaves) if id(a) in named}
         try:
             tree = function(*args, **keywords)
         except Exception as error:
@@ -94,9 +100,9 @@ class CapturedCall:
             self.capture.obstacles.append("the function changes a list or a dict that it is given")
         if current() is not state:
             self.capture.obstacles.append("a recording that begins in the function goes on after it")
-        pairs = [self.capture.result_of(leaf) for leaf in leaves_of(tree)]
-        self.result = rebuilt(tree, iter([value for value, _ in pairs]))
-        self.slots = [slot for _, slot in pairs]
+        found = [self.capture.result_of(leaf) for leaf in leaves_of(tree)]
+        self.result = rebuilt(tree, iter([value for value, _ in found]))
+        self.slots = [slot for _, slot in found]
         without_collections(self.capture.finish, self.slots)
 
     def obstacle(self) -> str | None:
@@ -133,9 +139,12 @@ class CapturedCall:
         given = {id(t()) for t in other.tensors.values()}
         return any(not isinstance(source, int) and id(source()) in given for source in self.capture.sources)
 
-    def pinned(self, other: CapturedCall) -> dict[int, weakref.ref[Tensor]]:
-        """Return the arguments that are the same Tensor in both: the function may know it by another name, too."""
-        return {k: t for k, t in self.tensors.items() if t() is not None and t() is other.tensors[k]()}
+    def pinned(self, other: CapturedCall) -> dict[int, weakref.ref[Any]]:
+        """Return the arguments that the function knows, or may know, by another name, too.
+
+        They are arrays, and Tensors that are the same in both.
+        """
+        return self.named | {k: t for k, t in self.tensors.items() if t() is not None and t() is other.tensors[k]()}
 
 
 def _are_alike(one: list[Any], other: list[Any]) -> bool:

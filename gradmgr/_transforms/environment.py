@@ -19,7 +19,7 @@ import sys
 import types
 import weakref
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from typing import Any
 
@@ -236,16 +236,20 @@ class Environment:
         self._arrays.clear()
         self._states.clear()
 
-    def replace(self, capture: TensorCapture) -> Callable[[], None]:
+    def replace(self, capture: TensorCapture, given: Mapping[int, Any]) -> tuple[Callable[[], None], set[int]]:
         """Let names of Generators, of objects with array functions and of large arrays stand for stand-ins.
 
         An array that nothing can stand for is an obstacle.
 
+        Args:
+            capture: which captures the calls of large arrays.
+            given: by the identity of large arrays that are arguments, too, what stands for these.
+
         Returns:
-            What restores them.
+            What restores them, and the identities of those arguments that names stand for.
         """
         sees_arrays = self.obstacle is None and not self._asks_class
-        stand_ins = StandIns(capture if sees_arrays else None, frozenset(self._given))
+        stand_ins = StandIns(capture if sees_arrays else None, given)
 
         def restore() -> None:
             stand_ins.restore()
@@ -260,23 +264,21 @@ class Environment:
         except BaseException:
             complete(restore)
             raise
-        return restore
+        return restore, stand_ins.named
 
     def _check_arrays(self, stand_ins: StandIns) -> None:
         """Note as an obstacle that the function reads a large array for which nothing stands."""
         if self.obstacle is not None:
             return
         for name in self._names:
-            for array in large_arrays_in(name.read()):
-                self.obstacle = _unseen(name.name, name.code, self._reason(array))
+            for _ in large_arrays_in(name.read()):
+                self.obstacle = _unseen(name.name, name.code, self._reason())
                 return
         if not all(stand_ins.has(a) or id(a) in self._given for a, _ in self._arrays if is_large_array(a)):
             self.obstacle = _unseen("what an argument holds", None, self._reason())
 
-    def _reason(self, array: Any = None) -> str:
+    def _reason(self) -> str:
         """Return why nothing stands for an array."""
-        if id(array) in self._given:
-            return "that it is also given; read it as that argument"
         if self._asks_class:
             return "whose class it may ask for, which is another one in a capture; make it a Tensor"
         return _CHANGES_UNSEEN

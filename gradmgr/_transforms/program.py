@@ -26,7 +26,7 @@ from gradmgr._arrays.replay_text import begins_effects
 from gradmgr._arrays.replay_times import measuring
 from gradmgr._engine.cleanup import complete
 from gradmgr._engine.containers import rebuilt
-from gradmgr._engine.tensor import Tensor, raw, wrap
+from gradmgr._engine.tensor import raw, wrap
 from gradmgr._engine.tensor_capture import (
     Rehearsal,
     TensorCapture,
@@ -56,7 +56,7 @@ class Program:
     def __init__(
         self,
         made: CapturedCall,
-        pinned: dict[int, weakref.ref[Tensor]],
+        pinned: dict[int, weakref.ref[Any]],
         options: Options,
     ) -> None:
         capture = made.capture
@@ -99,7 +99,7 @@ class Program:
         """Return what it does not fit in a call of its signature; None where it fits."""
         for k, reference in self._pinned:
             if leaves[k] is not reference():
-                return f"argument {k} is another Tensor"
+                return f"argument {k} is another Tensor or array"
         if self._outer and not self._outer.isdisjoint(map(id, leaves)):
             return "an argument is a Tensor that the function reads by itself"
         for condition in self._conditions:

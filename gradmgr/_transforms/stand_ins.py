@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import operator
 from collections import UserDict, UserList, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -50,12 +50,16 @@ class StandIns:
 
     Args:
         capture: which captures the calls of arrays; None to let arrays be.
-        given: the identities of the arrays that no stand-ins are made for, as the function is given them.
+        given: by the identity of arrays that are arguments, too, what stands for these.
+
+    Attributes:
+        named: the identities of those among them that names stand for.
     """
 
-    def __init__(self, capture: TensorCapture | None, given: frozenset[int]) -> None:
+    def __init__(self, capture: TensorCapture | None, given: Mapping[int, Any]) -> None:
         self._capture = capture
         self._given = given
+        self.named: set[int] = set()
         self._made: dict[int, Any] = {}  # by the identity of a value: its stand-in, or itself
         self._replaced: list[tuple[Read, Write, Any, Any]] = []
 
@@ -84,7 +88,10 @@ class StandIns:
             return value
         self._made[id(value)] = value  # it may hold itself
         if isinstance(value, np.ndarray):
-            if is_large_array(value) and _is_usual(value) and id(value) not in self._given:
+            if id(value) in self._given:
+                self.named.add(id(value))
+                self._made[id(value)] = self._given[id(value)]
+            elif is_large_array(value) and _is_usual(value):
                 self._made[id(value)] = self._capture.add_named(value)
         elif isinstance(value, tuple):
             parts = list(map(self._of, value))
