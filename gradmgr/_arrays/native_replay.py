@@ -70,7 +70,7 @@ class NativeWriter(Writer):
         self.leaving |= self._apart()
         self.cells = self._cells()
         self.strips = Strips(self.analysis, self._read_by_python() | self.leaving | self.cells)
-        self.last_of_memory = self._last_of_memory()
+        self.last_of_memory = self._last_of_memory()  # anew, as strips have moved steps between calls
         self.places: dict[Any, Place] = {}
         self.held = self._place()
         self.segments = [Segment()]
