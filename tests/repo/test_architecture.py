@@ -26,6 +26,7 @@ LAYERS = [
     *("errors", "_arrays", "_engine", "_engine.history", "ops", "special", "sparse", "numpy", "manager", "_transforms"),
     "distributions",
     *("vmap", "functional", "forward_ad", "function", "anomaly", "graph"),
+    "interop",
     *("profiler", "nn._functions", "nn.functional", "nn.init", "nn._modules", "nn", "optim"),
     *("serialization", "distributed", "compat"),
 ]
@@ -169,7 +170,7 @@ def test_gradmgr_imports_these_modules_when_first_used_and_no_others():
     program = "import sys, gradmgr; print(*[name for name in sys.modules if name.startswith('gradmgr')])"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)  # noqa: S603  # our own program
     unopened = set(package()) - set(done.stdout.split())
-    packages = {"nn", "optim", "profiler", "distributed", "distributions", "compat"}
+    packages = {"nn", "optim", "profiler", "distributed", "distributions", "interop", "compat"}
     assert {name if name.split(".")[1] not in packages else name.split(".")[1] for name in unopened} == {
         *packages,
         *(f"gradmgr.{name}" for name in ("forward_ad", "function", "functional", "serialization")),
