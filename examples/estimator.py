@@ -51,7 +51,9 @@ class GradRegressor(RegressorMixin, BaseEstimator):
         start = {
             "hidden": rng.normal(size=(columns, self.width)) / columns**0.5,
             "shift": rng.normal(size=self.width),
-            **{"out": numpy.zeros(self.width), "linear": numpy.zeros(columns), "bias": numpy.zeros(())},
+            "out": numpy.zeros(self.width),
+            "linear": numpy.zeros(columns),
+            "bias": numpy.zeros(()),
         }
 
         def loss(w):
@@ -98,10 +100,9 @@ if __name__ == "__main__":
     folds = KFold(args.folds, shuffle=True, random_state=args.seed)
     ours = GradRegressor(max_iter=args.iterations, random_state=args.seed, device=args.device)
     search = GridSearchCV(ours, {"width": [2, 4], "decay": [0.3, 1.0]}, cv=folds)
-    models = {"LinearRegression": LinearRegression(), "HuberRegressor": HuberRegressor(max_iter=1000)}
-    models = {name: make_pipeline(StandardScaler(), model) for name, model in models.items()} | {
-        "GradRegressor": search
-    }
+    linear = {"LinearRegression": LinearRegression(), "HuberRegressor": HuberRegressor(max_iter=1000)}
+    models = {name: make_pipeline(StandardScaler(), model) for name, model in linear.items()}
+    models["GradRegressor"] = search
     X, y = load_diabetes(return_X_y=True)
     scores = {name: cross_val_score(model, X, y, cv=folds) for name, model in models.items()}
     figure = Figure(figsize=(11, 4), layout="constrained")
