@@ -368,6 +368,24 @@ def test_ranks_learn_as_one_process_does(tmp_path):
     assert found[0][-1] < found[0][0] / 4
 
 
+def test_losses_are_written_for_tensorboard(tmp_path):
+    pytest.importorskip("tensorboardX", reason="--log writes with it: pip install tensorboardX")
+    from tensorboardX.proto.event_pb2 import Event
+
+    done = run(tmp_path, "--epochs", "1", "--losses", "losses.txt", "--log", "log", script="data_parallel.py")
+    assert done.returncode == 0, done.stderr
+    (file,) = (tmp_path / "log").iterdir()
+    data, at, found = file.read_bytes(), 0, {"loss": [], "accuracy": []}
+    while at < len(data):  # a length of 8 bytes, its checksum of 4, the event, its checksum
+        size = int.from_bytes(data[at : at + 8], "little")
+        event = Event.FromString(data[at + 12 : at + 12 + size])
+        for value in event.summary.value:
+            found[value.tag].append(value.simple_value)
+        at += 12 + size + 4
+    np.testing.assert_allclose(found["loss"], np.loadtxt(tmp_path / "losses.txt"), rtol=1e-6)
+    assert len(found["accuracy"]) == 1
+
+
 def test_training_goes_on_without_a_rank_that_dies(tmp_path):
     """And gives to the bit what the same numbers of ranks give without a failure."""
     launcher = Path(sys.executable).with_name("mpiexec")
