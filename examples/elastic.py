@@ -29,7 +29,7 @@ from gradmgr.nn import functional as F
 def supervise(ranks, arguments):
     """Run this file with so many ranks, and after each failure with one fewer."""
     beside = shutil.which("mpiexec", path=str(Path(sys.executable).parent))
-    launcher = beside or shutil.which("mpiexec") or sys.exit("there is no mpiexec: pip install 'gradmgr[mpich]'")
+    launcher = beside or shutil.which("mpiexec") or sys.exit(f"there is no mpiexec; {errors.how_to_install('mpich')}")
     while ranks:
         command = [launcher, "-n", str(ranks), sys.executable, __file__, *arguments]
         done = subprocess.run(command)  # noqa: S603 (this file itself, with the arguments it was given)
