@@ -18,7 +18,7 @@ from pathlib import Path
 from numpy.random import default_rng
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
-from tqdm import tqdm
+from tqdm.auto import tqdm
 
 import gradmgr
 import gradmgr.numpy as np

@@ -125,12 +125,14 @@ _DEFERRED = MappingProxyType(
         "gradcheck": "_transforms.gradcheck",
         "gradgradcheck": "_transforms.gradcheck",
         "load": "serialization",
+        "load_ipython_extension": "_transforms.notebook",
         "nn": "nn",
         "once_differentiable": "function",
         "optim": "optim",
         "profiler": "profiler",
         "save": "serialization",
         "serialization": "serialization",
+        "unload_ipython_extension": "_transforms.notebook",
     }
 )
 

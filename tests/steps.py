@@ -1145,7 +1145,7 @@ def densities_of_random_values() -> Step:
 def pictures() -> Step:
     def body(gm: GradManager, x: Tensor) -> None:
         y = loss_of(gnp.concatenate(gnp.split(x, 2)))
-        graph.to_dot(y), graph.to_mermaid([y]), graph.to_dot(gm)
+        graph.to_dot(y), graph.to_mermaid([y]), graph.to_dot(gm), graph.to_svg(y)
         gm.backward(y)
 
     return recorded(body)

@@ -198,6 +198,7 @@ def test_gradmgr_imports_these_modules_when_first_used_and_no_others():
                 "gradcheck",
                 "jacobian",
                 "name_tests",
+                "notebook",
                 "program",
                 "promotion",
                 "randomness",

