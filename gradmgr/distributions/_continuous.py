@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from types import MappingProxyType
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -46,7 +46,31 @@ def _draw_log_gamma(rng: np.random.Generator, a: Any) -> Any:
 # ---------------------------------------------------------------- the distributions
 
 
-class Normal(Distribution):
+class LocationScale(Distribution):
+    """The base of distributions of loc + scale x, x being what a method of Generator draws without parameters."""
+
+    has_rsample = True
+    arg_constraints = MappingProxyType({"loc": real, "scale": positive})
+    _kind_of_noise: ClassVar[str]
+
+    def __init__(self, loc: Any, scale: Any, validate_args: bool = True) -> None:
+        super().__init__(validate_args, loc=loc, scale=scale)
+
+    @property
+    def support(self) -> Constraint:
+        """What the values are."""
+        return real
+
+    def _draw(self, rng: np.random.Generator, shape: Shape, loc: Any, scale: Any) -> Any:
+        return loc + scale * noise(self._kind_of_noise, rng, shape, raw(loc))
+
+    @property
+    def mean(self) -> Any:
+        """The parameter loc."""
+        return self._spread(self._values()[0])
+
+
+class Normal(LocationScale):
     """The normal distribution, with arguments as torch.distributions.Normal.
 
     Args:
@@ -70,19 +94,7 @@ class Normal(Distribution):
     np.float64(-1.044)
     """
 
-    has_rsample = True
-    arg_constraints = MappingProxyType({"loc": real, "scale": positive})
-
-    def __init__(self, loc: Any, scale: Any, validate_args: bool = True) -> None:
-        super().__init__(validate_args, loc=loc, scale=scale)
-
-    @property
-    def support(self) -> Constraint:
-        """What the values are."""
-        return real
-
-    def _draw(self, rng: np.random.Generator, shape: Shape, loc: Any, scale: Any) -> Any:
-        return loc + scale * standard_normal(rng, shape, loc)
+    _kind_of_noise = "standard_normal"
 
     def _log_prob(self, value: Any, loc: Any, scale: Any) -> Any:
         z = (value - loc) / scale
@@ -92,11 +104,6 @@ class Normal(Distribution):
         """Return 1/2 + log(scale sqrt(2 pi))."""
         _, scale = self._values()
         return self._spread(gnp.log(scale) + (0.5 + _LOG_ROOT_2PI))
-
-    @property
-    def mean(self) -> Any:
-        """The parameter loc."""
-        return self._spread(self._values()[0])
 
     @property
     def variance(self) -> Any:

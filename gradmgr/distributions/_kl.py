@@ -21,7 +21,6 @@ from gradmgr.distributions._multivariate import Dirichlet, MultivariateNormal, s
 from gradmgr.distributions._positive import Exponential, InverseGamma, Pareto
 from gradmgr.distributions._transformed import Independent, LogNormal, require_distribution, sum_rightmost
 
-_EULER = 0.57721566490153286061  # the Euler-Mascheroni constant
 _LOG_ROOT_2PI = math.log(2 * math.pi) / 2
 
 
@@ -293,7 +292,7 @@ def _mean_log(p: Any) -> Any:
     if isinstance(p, Beta):
         return special.digamma(mine[0]) - special.digamma(mine[0] + mine[1])
     if isinstance(p, Exponential):
-        return -_EULER - gnp.log(mine[0])
+        return -np.euler_gamma - gnp.log(mine[0])
     if isinstance(p, Pareto):
         return gnp.log(mine[0]) + 1 / mine[1]
     low, high = mine

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from types import MappingProxyType
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -13,11 +13,10 @@ from gradmgr import special
 from gradmgr._arrays.batched import is_batched
 from gradmgr._arrays.drawing import drawn, noise
 from gradmgr._engine.tensor import raw
-from gradmgr.distributions._continuous import standard_normal
+from gradmgr.distributions._continuous import LocationScale
 from gradmgr.distributions._distribution import Distribution, Shape, full_like_shape, require
 from gradmgr.distributions.constraints import Constraint, interval, nonnegative, positive, real
 
-_EULER = 0.57721566490153286061  # the Euler-Mascheroni constant
 _LOG_PI, _LOG_2 = math.log(math.pi), math.log(2)
 
 
@@ -94,7 +93,7 @@ class Uniform(Distribution):
         return low + (high - low) * q
 
 
-class Laplace(Distribution):
+class Laplace(LocationScale):
     """The Laplace distribution, with arguments as torch.distributions.Laplace.
 
     Args:
@@ -111,19 +110,7 @@ class Laplace(Distribution):
     np.float64(-2.193)
     """
 
-    has_rsample = True
-    arg_constraints = MappingProxyType({"loc": real, "scale": positive})
-
-    def __init__(self, loc: Any, scale: Any, validate_args: bool = True) -> None:
-        super().__init__(validate_args, loc=loc, scale=scale)
-
-    @property
-    def support(self) -> Constraint:
-        """What the values are."""
-        return real
-
-    def _draw(self, rng: np.random.Generator, shape: Shape, loc: Any, scale: Any) -> Any:
-        return loc + scale * noise("laplace", rng, shape, raw(loc))
+    _kind_of_noise = "laplace"
 
     def _log_prob(self, value: Any, loc: Any, scale: Any) -> Any:
         return -gnp.abs(value - loc) / scale - gnp.log(scale) - _LOG_2
@@ -132,11 +119,6 @@ class Laplace(Distribution):
         """Return 1 + log(2 scale)."""
         _, scale = self._values()
         return self._spread(gnp.log(scale) + (1 + _LOG_2))
-
-    @property
-    def mean(self) -> Any:
-        """The parameter loc."""
-        return self._spread(self._values()[0])
 
     @property
     def variance(self) -> Any:
@@ -159,7 +141,7 @@ class Laplace(Distribution):
         return loc + scale * gnp.where(is_low, tail, -tail)
 
 
-class Cauchy(Distribution):
+class Cauchy(LocationScale):
     """The Cauchy distribution, with arguments as torch.distributions.Cauchy.
 
     Args:
@@ -176,19 +158,7 @@ class Cauchy(Distribution):
     np.float64(0.75)
     """
 
-    has_rsample = True
-    arg_constraints = MappingProxyType({"loc": real, "scale": positive})
-
-    def __init__(self, loc: Any, scale: Any, validate_args: bool = True) -> None:
-        super().__init__(validate_args, loc=loc, scale=scale)
-
-    @property
-    def support(self) -> Constraint:
-        """What the values are."""
-        return real
-
-    def _draw(self, rng: np.random.Generator, shape: Shape, loc: Any, scale: Any) -> Any:
-        return loc + scale * noise("standard_cauchy", rng, shape, raw(loc))
+    _kind_of_noise = "standard_cauchy"
 
     def _log_prob(self, value: Any, loc: Any, scale: Any) -> Any:
         z = (value - loc) / scale
@@ -224,7 +194,7 @@ class Cauchy(Distribution):
         return loc - scale * gnp.cos(angle) / gnp.sin(angle)
 
 
-class Gumbel(Distribution):
+class Gumbel(LocationScale):
     """The Gumbel distribution, of largest values, with arguments as torch.distributions.Gumbel.
 
     Args:
@@ -241,19 +211,7 @@ class Gumbel(Distribution):
     np.float64(-1.0)
     """
 
-    has_rsample = True
-    arg_constraints = MappingProxyType({"loc": real, "scale": positive})
-
-    def __init__(self, loc: Any, scale: Any, validate_args: bool = True) -> None:
-        super().__init__(validate_args, loc=loc, scale=scale)
-
-    @property
-    def support(self) -> Constraint:
-        """What the values are."""
-        return real
-
-    def _draw(self, rng: np.random.Generator, shape: Shape, loc: Any, scale: Any) -> Any:
-        return loc + scale * noise("gumbel", rng, shape, raw(loc))
+    _kind_of_noise = "gumbel"
 
     def _log_prob(self, value: Any, loc: Any, scale: Any) -> Any:
         z = (value - loc) / scale
@@ -262,13 +220,13 @@ class Gumbel(Distribution):
     def entropy(self) -> Any:
         """Return log(scale) + 1 + Euler's constant."""
         _, scale = self._values()
-        return self._spread(gnp.log(scale) + (1 + _EULER))
+        return self._spread(gnp.log(scale) + (1 + np.euler_gamma))
 
     @property
     def mean(self) -> Any:
         """The sum of loc and Euler's constant times scale."""
         loc, scale = self._values()
-        return loc + scale * _EULER
+        return loc + scale * np.euler_gamma
 
     @property
     def variance(self) -> Any:
@@ -344,7 +302,27 @@ class VonMises(Distribution):
         return self._spread(self._circular_variance(self._values()[1]))
 
 
-class HalfNormal(Distribution):
+class HalfDistribution(Distribution):
+    """The base of distributions of scale |x|, x being what a method of Generator draws without parameters."""
+
+    has_rsample = True
+    arg_constraints = MappingProxyType({"scale": positive})
+    _inner = 1.0
+    _kind_of_noise: ClassVar[str]
+
+    def __init__(self, scale: Any, validate_args: bool = True) -> None:
+        super().__init__(validate_args, scale=scale)
+
+    @property
+    def support(self) -> Constraint:
+        """What the values are."""
+        return nonnegative
+
+    def _draw(self, rng: np.random.Generator, shape: Shape, scale: Any) -> Any:
+        return scale * gnp.abs(noise(self._kind_of_noise, rng, shape, raw(scale)))
+
+
+class HalfNormal(HalfDistribution):
     """The distribution of the absolute value of a normal variable, as torch.distributions.HalfNormal.
 
     Args:
@@ -360,20 +338,7 @@ class HalfNormal(Distribution):
     [-0.351, -inf]
     """
 
-    has_rsample = True
-    arg_constraints = MappingProxyType({"scale": positive})
-    _inner = 1.0
-
-    def __init__(self, scale: Any, validate_args: bool = True) -> None:
-        super().__init__(validate_args, scale=scale)
-
-    @property
-    def support(self) -> Constraint:
-        """What the values are."""
-        return nonnegative
-
-    def _draw(self, rng: np.random.Generator, shape: Shape, scale: Any) -> Any:
-        return scale * gnp.abs(standard_normal(rng, shape, scale))
+    _kind_of_noise = "standard_normal"
 
     def _log_prob(self, value: Any, scale: Any) -> Any:
         z = value / scale
@@ -405,7 +370,7 @@ class HalfNormal(Distribution):
         return scale * math.sqrt(2) * special.erfinv(q)
 
 
-class HalfCauchy(Distribution):
+class HalfCauchy(HalfDistribution):
     """The distribution of the absolute value of a Cauchy variable, as torch.distributions.HalfCauchy.
 
     Args:
@@ -421,20 +386,7 @@ class HalfCauchy(Distribution):
     [0.5, 0.0]
     """
 
-    has_rsample = True
-    arg_constraints = MappingProxyType({"scale": positive})
-    _inner = 1.0
-
-    def __init__(self, scale: Any, validate_args: bool = True) -> None:
-        super().__init__(validate_args, scale=scale)
-
-    @property
-    def support(self) -> Constraint:
-        """What the values are."""
-        return nonnegative
-
-    def _draw(self, rng: np.random.Generator, shape: Shape, scale: Any) -> Any:
-        return scale * gnp.abs(noise("standard_cauchy", rng, shape, raw(scale)))
+    _kind_of_noise = "standard_cauchy"
 
     def _log_prob(self, value: Any, scale: Any) -> Any:
         z = value / scale

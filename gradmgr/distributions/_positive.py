@@ -15,8 +15,6 @@ from gradmgr.distributions._continuous import Gamma, log_gamma_variate
 from gradmgr.distributions._distribution import Distribution, Shape
 from gradmgr.distributions.constraints import Constraint, greater_than_eq, nonnegative, positive
 
-_EULER = 0.57721566490153286061  # the Euler-Mascheroni constant
-
 
 def standard_exponential(rng: np.random.Generator, shape: Shape, parameter: Any) -> Any:
     """Return exponential numbers of rate 1, of the parameter's dtype and device, of a shape."""
@@ -123,7 +121,7 @@ class Weibull(Distribution):
     def entropy(self) -> Any:
         """Return c (1 - 1/k) + log(scale / k) + 1, k being the concentration and c Euler's constant."""
         scale, k = self._values()
-        return _EULER * (1 - 1 / k) + gnp.log(scale / k) + 1
+        return np.euler_gamma * (1 - 1 / k) + gnp.log(scale / k) + 1
 
     @property
     def mean(self) -> Any:
