@@ -703,6 +703,24 @@ def test_compiled_it_draws_the_same_numbers(name):
     assert "1 variant" in compiled.explain()
 
 
+@pytest.mark.parametrize("name", ["Normal", "Poisson", "Binomial", "Gamma"])
+@pytest.mark.parametrize("randomness", ["same", "different", "none"])
+def test_compiled_it_draws_anew_where_parameters_are_numbers_or_mapped(name, randomness):
+    make, parameters, *_ = ALL[name]
+    numbers = [float(np.ravel(p)[0]) for p in parameters]
+
+    def step(x, rng):
+        if randomness == "none":
+            return make(*numbers).sample(rng, 3) * x
+        return vmap(lambda t: make(*[t * p for p in numbers]).sample(rng, 2), randomness=randomness)(x)
+
+    compiled = gradmgr.compile(step)
+    x, rngs = tensor([0.5, 0.7, 1.0]), [np.random.default_rng(4), np.random.default_rng(4)]
+    for _ in range(4):
+        np.testing.assert_array_equal(compiled(x, rngs[0]).numpy(), step(x, rngs[1]).numpy())
+    assert "1 variant" in compiled.explain()
+
+
 # ---------------------------------------------------------------- errors
 
 
