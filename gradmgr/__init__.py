@@ -138,12 +138,14 @@ _DEFERRED = MappingProxyType(
         "gradgradcheck": "_transforms.gradcheck",
         "interop": "interop",
         "load": "serialization",
+        "load_ipython_extension": "_transforms.notebook",
         "nn": "nn",
         "once_differentiable": "function",
         "optim": "optim",
         "profiler": "profiler",
         "save": "serialization",
         "serialization": "serialization",
+        "unload_ipython_extension": "_transforms.notebook",
     }
 )
 

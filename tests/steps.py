@@ -1121,10 +1121,31 @@ def random_values() -> Step:
 
 
 @loop
+def densities_of_random_values() -> Step:
+    rng = np.random.default_rng(0)
+    one = (distributions.Exponential, distributions.HalfNormal, distributions.HalfCauchy, distributions.Chi2)
+    two = (
+        *(distributions.Laplace, distributions.Cauchy, distributions.Gumbel, distributions.VonMises),
+        *(distributions.Weibull, distributions.Pareto, distributions.InverseGamma),
+    )
+
+    def body(gm: GradManager, x: Tensor) -> None:
+        width = distributions.transform_to(distributions.constraints.positive)(x)
+        p = special.expit(x)
+        parts = [kind(width) for kind in one] + [kind(width, width) for kind in two]
+        parts += [distributions.Uniform(x, x + width), distributions.Binomial(3, p), distributions.Geometric(p)]
+        parts += [distributions.NegativeBinomial(2.0, p), distributions.Normal(0.0, width).expand((2, *x.shape))]
+        parts += [distributions.Multinomial(3, p), distributions.OneHotCategorical(p)]
+        gm.backward(sum(gnp.sum(part.log_prob(part.sample(rng))) for part in parts))
+
+    return recorded(body)
+
+
+@loop
 def pictures() -> Step:
     def body(gm: GradManager, x: Tensor) -> None:
         y = loss_of(gnp.concatenate(gnp.split(x, 2)))
-        graph.to_dot(y), graph.to_mermaid([y]), graph.to_dot(gm)
+        graph.to_dot(y), graph.to_mermaid([y]), graph.to_dot(gm), graph.to_svg(y)
         gm.backward(y)
 
     return recorded(body)

@@ -409,7 +409,7 @@ def test_the_buffer_for_received_arrays_is_on_their_device() -> None:
 @pytest.fixture
 def one_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """NCCL's engine with one rank, over the stand-in of CuPy's binding."""
-    pytest.importorskip("mpi4py", reason="mpi4py is not installed: pip install 'gradmgr[mpich]'")
+    pytest.importorskip("mpi4py", reason=f"mpi4py is not installed; {errors.how_to_install('mpich')}")
     from gradmgr import distributed
 
     monkeypatch.setitem(sys.modules, "cupy.cuda", guard.cupy.cuda)
@@ -478,7 +478,7 @@ def test_parameters_and_checkpoints_of_ranks(one_gpu: Any, tmp_path: Path) -> No
 
 
 def test_mpi_alone_says_how_gpus_are_connected(cupy: ModuleType) -> None:
-    pytest.importorskip("mpi4py", reason="mpi4py is not installed: pip install 'gradmgr[mpich]'")
+    pytest.importorskip("mpi4py", reason=f"mpi4py is not installed; {errors.how_to_install('mpich')}")
     from gradmgr import distributed
 
     distributed.init("mpi")
@@ -503,7 +503,7 @@ RANKED = ("data_parallel", "elastic")  # which run as one rank here
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_an_example(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for package in ("sklearn", "matplotlib", "tqdm", "mlxtend") + ("mpi4py",) * (name in RANKED):
-        pytest.importorskip(package, reason="what the examples need: pip install 'gradmgr[examples]'")
+        pytest.importorskip(package, reason=f"what the examples need; {errors.how_to_install('examples')}")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(sys.modules, "cupy.cuda", guard.cupy.cuda)
     monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda self, path, format: None)  # which takes its time

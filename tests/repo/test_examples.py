@@ -15,8 +15,9 @@ from helpers import ROOT
 from program_server import Server
 
 import gradmgr
+from gradmgr import errors
 
-pytest.importorskip("sklearn", reason="the examples' data come from scikit-learn: pip install 'gradmgr[examples]'")
+pytest.importorskip("sklearn", reason=f"the examples' data come from scikit-learn; {errors.how_to_install('examples')}")
 image = pytest.importorskip("matplotlib.image", reason="the examples draw with Matplotlib")
 pytest.importorskip("tqdm", reason="the examples show their progress with tqdm")
 
@@ -38,7 +39,7 @@ def environment(**more):
 def server():
     """A process that has imported what the examples import."""
     modules = ["matplotlib.figure", "mlxtend.data", "scipy.optimize", "sklearn.datasets", "sklearn.model_selection"]
-    return Server([*modules, "tqdm", "gradmgr.numpy", "gradmgr.nn", "gradmgr.optim"], environment())
+    return Server([*modules, "tqdm.auto", "gradmgr.numpy", "gradmgr.nn", "gradmgr.optim"], environment())
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -355,7 +356,7 @@ def test_the_transformer_learns_more_than_which_letters_are_frequent(tmp_path):
 def test_ranks_learn_as_one_process_does(tmp_path):
     launcher = Path(sys.executable).with_name("mpiexec")
     if not launcher.exists():
-        pytest.skip("the launcher of the mpich wheel is not installed: pip install 'gradmgr[mpich]'")
+        pytest.skip(f"the launcher of the mpich wheel is not installed; {errors.how_to_install('mpich')}")
     found = []
     for count in (1, 2):
         file = tmp_path / f"losses{count}.txt"
@@ -390,7 +391,7 @@ def test_training_goes_on_without_a_rank_that_dies(tmp_path):
     """And gives to the bit what the same numbers of ranks give without a failure."""
     launcher = Path(sys.executable).with_name("mpiexec")
     if not launcher.exists():
-        pytest.skip("the launcher of the mpich wheel is not installed: pip install 'gradmgr[mpich]'")
+        pytest.skip(f"the launcher of the mpich wheel is not installed; {errors.how_to_install('mpich')}")
     steps, file = ("--every", "6"), ("--checkpoint", "file")
     done = run(tmp_path, "--ranks", "3", "--steps", "20", "--fail-at", "15", *steps, *file, script="elastic.py")
     last_numbers(done, r"ranks 2: accuracy ([\d.]+)%")

@@ -51,6 +51,7 @@ PAGES = (
     "docs/sparse.md",
     "docs/distributions.md",
     "docs/threads.md",
+    "docs/notebooks.md",
 )
 PROGRAMS = [block for name in PAGES for block in blocks("python", page(name))]
 
@@ -172,3 +173,11 @@ def test_an_array_of_ours_is_filled_element_by_element():
         gm.backward(a.sum())
     assert a.tolist() == [1.0, 2.0, 3.0]
     assert t.grad.tolist() == [2.0, 1.0]
+
+
+def test_no_text_says_that_an_index_has_gradmgr():
+    """What installs it, or its extras, is said for a clone, by `errors.how_to_install`."""
+    folders = [ROOT / name for name in ("gradmgr", "examples", "tests", "docs", "bench")]
+    texts = [ROOT / "README.md", *(p for f in folders for p in f.rglob("*") if p.suffix in (".py", ".md", ".pyi"))]
+    said = re.compile(r"(install|add) ['\"]?gradmgr\b|gradmgr\[[a-z]")
+    assert [str(path) for path in texts if said.search(path.read_text(encoding="utf-8"))] == []
