@@ -23,7 +23,7 @@ True
 """
 
 from gradmgr._engine.parameter import Parameter
-from gradmgr.nn import functional, init
+from gradmgr.nn import functional, init, utils
 from gradmgr.nn._functions.onednn import convolution_library
 from gradmgr.nn._modules.activation import (
     ELU,
@@ -157,4 +157,5 @@ __all__ = [
     "functional_call",
     "init",
     "summary",
+    "utils",
 ]

@@ -26,7 +26,7 @@ LAYERS = [
     *("errors", "_arrays", "_engine", "_engine.history", "ops", "special", "sparse", "numpy", "manager", "_transforms"),
     "distributions",
     *("vmap", "functional", "forward_ad", "function", "anomaly", "graph"),
-    *("profiler", "nn._functions", "nn.functional", "nn.init", "nn._modules", "nn", "optim"),
+    *("profiler", "nn._functions", "nn.functional", "nn.init", "nn.utils", "nn._modules", "nn", "optim"),
     *("serialization", "distributed", "compat"),
 ]
 
