@@ -16,7 +16,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from hashlib import blake2b
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -149,6 +149,16 @@ class Group:
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of ranks {self.ranks}>"
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Group:
+        """Return the group itself: the copy of a layer communicates with the same ranks."""
+        return self
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "a Group is a connection of processes that run, and cannot be pickled; save a state_dict, and make the "
+            "group again with new_group"
+        )
 
     def start_all_reduce(self, array: Any, op: str = "sum", source: Any = None, more: str = "") -> Work:
         """Begin to reduce an array over the ranks, in place.

@@ -443,6 +443,24 @@ def test_derivatives_over_nccl(one_gpu: Any) -> None:
     assert_close(x.grad, 2 * host(x) + 2)
 
 
+def test_batch_norm_over_the_ranks(one_gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from gradmgr.distributed import _sync_batch_norm
+
+    layer, other = one_gpu.SyncBatchNorm(3, device="cuda"), nn.BatchNorm(3)
+    combined = _sync_batch_norm._Combined(_sync_batch_norm.resolve_group())  # as of several ranks
+    monkeypatch.setattr(layer, "_combine", lambda: combined)
+    (x, moved), found = (tensor(values(4, 3, 2)), on_guard(tensor(values(4, 3, 2)))), []
+    for module, at in ((other, x), (layer, moved)):
+        guard.ndarray.waits = 0
+        with GradManager().attach([at, *module.parameters()]) as gm:
+            y = module(at)
+            gm.backward((y**3).sum())
+        assert guard.ndarray.waits == 0
+        found.append([y, at.grad, *[p.grad for p in module.parameters()], *module.state_dict().values()])
+    assert_close(found[1], found[0], 2e-5)
+    assert guard.ndarray.copies_to_host == 0
+
+
 @pytest.mark.parametrize("bucket_bytes", [1, 100, 1 << 20])
 @pytest.mark.parametrize("method", ["mean", "SUM"])
 def test_the_all_reduce_of_gradients(one_gpu: Any, method: str, bucket_bytes: int) -> None:

@@ -8,6 +8,7 @@ or the result; where kernels of gradmgr-native compute, they keep the input, mea
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -33,13 +34,16 @@ from gradmgr.nn._functions.normalization_blocks import (
     reshape_to,
     slopes,
 )
-from gradmgr.ops.arithmetic import sum_of
-from gradmgr.ops.convert import lift, wide_dtype, widen_half
+from gradmgr.ops.arithmetic import sqrt, sum_of
+from gradmgr.ops.convert import cast_to, lift, wide_dtype, widen_half
 from gradmgr.ops.extrema import maximum
 from gradmgr.ops.norms import norm
 from gradmgr.ops.products import einsum
 
 Shape = tuple[int, ...]
+
+# combine(mean, var, count) of one batch returns those of all batches.
+Combine = Callable[[Any, Any, int], tuple[Any, Any, Any]]
 
 # ---------------------------------------------------------------- the computation
 
@@ -569,34 +573,85 @@ def batch_norm(
     >>> batch_norm(np.array([[1.0], [3.0]]), None, None, training=True, eps=0.0).tolist()
     [[-1.0], [1.0]]
     """
+    return normalise_batch(input, running_mean, running_var, weight, bias, training, momentum, eps)
+
+
+def normalise_batch(
+    input: Any,
+    running_mean: Any,
+    running_var: Any,
+    weight: Any,
+    bias: Any,
+    training: bool,
+    momentum: Any,
+    eps: float,
+    combine: Combine | None = None,
+) -> Any:
+    """Compute `batch_norm`; with `combine` by the statistics of several batches, of which this is one."""
     x, weight, bias = _lift_arguments("batch_norm", input, weight, bias)
     if x.ndim < 2:
         raise errors.ShapeError(f"batch_norm takes input (N, C, ...); found shape {x.shape}")
-    n, channels = x.shape[:2]
+    form = (*x.shape[:2], math.prod(x.shape[2:]))
     running = [None if stat is None else _check_running(stat) for stat in (running_mean, running_var)]
+    _check_statistics(x, weight, bias, running)
+    layout = Layout(form, form, per_channel=True)
+    if not training:
+        return _normalise_by_running(x, weight, bias, running, layout, eps)
+    _check_update(running, momentum)
+    if combine is not None:
+        y, mean, unbiased = _normalise_by_several(x, weight, bias, layout, eps, combine)
+    else:
+        _check_several(x.shape, form[0] * form[2], "batch_norm", "each channel")
+        if _has_kernel("norm_channels", layout, x, weight, bias):
+            y, mean, _, var = _batch_norm_of_input(x, weight, bias, layout, eps)
+        else:
+            y, _, _, mean, var = _batch_norm(x, weight, bias, layout, eps)
+        if not form[0] * form[2]:
+            return y
+        unbiased = raw(var) * (layout.count / (layout.count - 1))
+    _update(running, (raw(mean), raw(unbiased)), momentum if is_captured(momentum) else float(momentum))
+    return y
+
+
+def _normalise_by_several(
+    x: Any, weight: Any, bias: Any, layout: Layout, eps: float, combine: Combine
+) -> tuple[Any, Any, Any]:
+    """Normalise by the mean and variance of several batches; return the result, their mean and unbiased variance.
+
+    The batch is centred by its own mean, and shifted by the difference, so that no digits are lost. It may be empty.
+    """
+    dtype = _common_dtype(x, weight, bias)
+    values = reshape_to(cast_to(x, wide_dtype(dtype)), layout.by_statistic)
+    mean = _divide_by_size(_total(values), layout)
+    centred = values - _column(mean)
+    var = _divide_by_size(_dot(centred, centred), layout)
+    of_all, var_of_all, count = combine(mean, var, layout.by_statistic[0] * layout.by_statistic[2])
+    scale = 1 / sqrt(var_of_all + var.dtype.type(eps))
+    shift = (mean - of_all) * scale
+    if weight is not None:
+        scale, shift = scale * weight, shift * weight
+    if bias is not None:
+        shift = shift + bias
+    y = centred * _column(scale) + _column(shift)
+    return cast_to(reshape_to(y, x.shape), dtype), of_all, var_of_all * (count / (count - 1))
+
+
+def _check_statistics(x: Any, weight: Any, bias: Any, running: list[Any]) -> None:
+    """Raise unless there is one number for each channel, of running statistics in memory of the input's kind."""
     named = {"running_mean": running[0], "running_var": running[1]}
     _check_channels("batch_norm", x.shape, weight=weight, bias=bias, **named)
     check_floating("batch_norm", **named)
     if any(stat is not None and libraries.root(raw(stat)) is not libraries.root(raw(x)) for stat in running):
         raise libraries.mixed("batch_norm")
-    form = (n, channels, math.prod(x.shape[2:]))
-    layout = Layout(form, form, per_channel=True)
-    if not training:
-        return _normalise_by_running(x, weight, bias, running, layout, eps)
-    _check_several(x.shape, n * form[2], "batch_norm", "each channel")
+
+
+def _check_update(running: list[Any], momentum: Any) -> None:
+    """Raise unless the running statistics can be updated."""
     if not (isinstance(momentum, (int, float, np.number)) or is_captured(momentum)):
         raise TypeError(f"batch_norm: momentum must be a number; found {momentum!r}")
-    for name, stat in named.items():
+    for name, stat in zip(("running_mean", "running_var"), running, strict=True):
         if stat is not None and not isinstance(stat, Tensor) and not memory.is_writeable(stat):
             raise ValueError(f"batch_norm writes to {name} where training=True; found a read-only array")
-    if _has_kernel("norm_channels", layout, x, weight, bias):
-        y, mean, _, var = _batch_norm_of_input(x, weight, bias, layout, eps)
-    else:
-        y, _, _, mean, var = _batch_norm(x, weight, bias, layout, eps)
-    if form[0] * form[2] > 1:
-        unbiased = raw(var) * (layout.count / (layout.count - 1))
-        _update(running, (raw(mean), unbiased), momentum if is_captured(momentum) else float(momentum))
-    return y
 
 
 def _check_running(stat: Any) -> Any:

@@ -3,14 +3,15 @@
 Clipping of gradients is in `gradmgr.optim`.
 """
 
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from gradmgr.nn.utils import rnn
 
 __all__ = ["rnn"]
 
 
-def __getattr__(name: str) -> NoReturn:
-    is_clipping = name in ("clip_grad_norm_", "clip_grad_value_")
-    more = f": it is gradmgr.optim.{name}" if is_clipping else ""
-    raise AttributeError(f"module 'gradmgr.nn.utils' has no attribute {name!r}{more}")
+if not TYPE_CHECKING:  # for which every name would be there
+
+    def __getattr__(name: str) -> NoReturn:
+        more = f": it is gradmgr.optim.{name}" if name in ("clip_grad_norm_", "clip_grad_value_") else ""
+        raise AttributeError(f"module 'gradmgr.nn.utils' has no attribute {name!r}{more}")
