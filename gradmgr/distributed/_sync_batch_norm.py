@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Any, Self, TypeGuard
 
 from gradmgr import errors
 from gradmgr._engine.op import zeros
@@ -111,7 +111,7 @@ class SyncBatchNorm(BatchNorm):
         if not isinstance(module, Module):
             raise TypeError(f"convert_sync_batchnorm takes a Module; found {type(module).__name__}")
         _check_group(process_group, "convert_sync_batchnorm")
-        made: dict[BatchNorm, Self] = {}  # a layer that is in several places stays one
+        made: dict[BatchNorm, SyncBatchNorm] = {}  # a layer that is in several places stays one
         if _is_batch_norm(module):
             return cls._of(module, process_group)
         for parent in list(module.modules()):
@@ -132,7 +132,7 @@ class SyncBatchNorm(BatchNorm):
         return made.train(layer.training)
 
 
-def _is_batch_norm(module: Module) -> Any:
+def _is_batch_norm(module: Module) -> TypeGuard[BatchNorm]:
     return isinstance(module, BatchNorm) and type(module).forward is BatchNorm.forward
 
 
