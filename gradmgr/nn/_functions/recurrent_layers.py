@@ -123,12 +123,12 @@ def _run_packed(
 
     Forwards, sequences end between two of these stretches; in reverse they begin there, with their first states.
     """
-    stretches = _stretches(sizes)
-    outputs, ended = [], [[] for _ in states]  # type: list[Any], list[list[Any]]
-    now, size = states, stretches[-1 if reverse else 0][2]
-    if reverse:
-        now = [state[:size] for state in states]
-    for start, steps, batch in stretches[:: -1 if reverse else 1]:
+    stretches = _stretches(sizes)[:: -1 if reverse else 1]
+    outputs: list[Any] = []
+    ended: list[list[Any]] = [[] for _ in states]
+    size = stretches[0][2]
+    now = [state[:size] for state in states] if reverse else states
+    for start, steps, batch in stretches:
         if batch > size:
             now = [concatenate([held, first[size:batch]]) for held, first in zip(now, states, strict=True)]
         elif batch < size:

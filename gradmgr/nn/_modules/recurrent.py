@@ -288,7 +288,8 @@ class _Recurrent(Module):
     def _run_packed(self, packed: PackedSequence, given: tuple[Any, ...] | None) -> tuple[PackedSequence, States]:
         """Run over a packed batch; states are in the order that its sequences had before."""
         asked = type(self).__name__
-        x, sizes, order, back = packed = checked_packed(packed, asked)
+        packed = checked_packed(packed, asked)
+        x, sizes, order, back = packed
         check_floating(asked, input=x)
         if x.ndim != 2 or x.shape[1] != self.input_size:
             raise errors.ShapeError(
