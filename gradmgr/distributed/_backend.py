@@ -146,9 +146,25 @@ class Group:
         self.size = len(self.ranks)
         self.watchdog = watchdog
         self.links: dict[tuple[int, int], int] = {}  # how many values went from one rank to another: see `_pipeline`
+        self._twin: Group | None = None
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of ranks {self.ranks}>"
+
+    def twin(self) -> Group:
+        """Return another group of the same ranks; all of them must come here when it is first asked for.
+
+        The ranks need not call collectives of the two in the same order relative to each other, as where those of
+        backward and buckets of gradients, which start when they can, are under way together.
+        """
+        if self._twin is None:
+            self.agree("the making of a group of the same ranks")
+            self._twin = self.part(range(self.size))
+        return self._twin
+
+    def part(self, ranks: Sequence[int]) -> Group:
+        """Return a group of some of these ranks, all of whom must come here with the same ones."""
+        raise NotImplementedError
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Group:
         """Return the group itself: the copy of a layer communicates with the same ranks."""

@@ -4,28 +4,29 @@ from __future__ import annotations
 
 from typing import Any, Self, TypeGuard
 
+import numpy as np
+
 from gradmgr import errors
-from gradmgr._engine.op import zeros
-from gradmgr._engine.tensor import raw
+from gradmgr._arrays import libraries
+from gradmgr._engine.tape import add_root
 from gradmgr.distributed._backend import Group
-from gradmgr.distributed._collectives import all_gather
+from gradmgr.distributed._collectives import gather_array, total_of_derivative, tracking_text
 from gradmgr.distributed._world import group as resolve_group
 from gradmgr.distributed._world import is_initialized
-from gradmgr.nn._functions.normalization import Combine
+from gradmgr.nn._functions.normalization import normalise_batch
 from gradmgr.nn._modules.module import Module
 from gradmgr.nn._modules.normalization import BatchNorm
-from gradmgr.ops.join import concatenate
 
 
 class SyncBatchNorm(BatchNorm):
     """BatchNorm whose statistics in training are those of the batches of all ranks; as torch.nn.SyncBatchNorm.
 
-    Each rank calls it with its part of the batch, of any size, also empty, and with as many layers and in the same
-    order. Mean, variance and count of the parts are gathered in forward, in one message of 2 C + 1 numbers, and the
-    cotangents of these are reduced in backward; the result, its derivatives of every order and the running statistics
-    are those of BatchNorm over the whole batch. The gradients of weight and bias are those by the rank's own part, as
-    of every parameter: attach these with `make_allreduce_cb`. In evaluation, with one rank, and before
-    `distributed.init()`, it is BatchNorm and sends nothing.
+    Each rank calls it with its part of the batch, of any size, also empty; all have as many of these layers, and call them
+    in the same order. Forward gathers mean, variance and count of the parts, in one message of 2 C + 1 numbers; backward
+    adds up the two sums over channels of which BatchNorm's derivative consists, in one of 2 C. The result, its
+    derivatives of every order and the running statistics are those of BatchNorm over the whole batch. The gradients of
+    weight and bias are those by the rank's own part, as of every parameter: attach these with `make_allreduce_cb`. In
+    evaluation, with one rank, and before `distributed.init()`, it is BatchNorm and sends nothing.
 
     It takes (N, C, ...). Where a rank tracks the input, all must; backward communicates on each rank, whatever its loss
     depends on.
@@ -75,12 +76,18 @@ class SyncBatchNorm(BatchNorm):
         super().__init__(num_features, eps, momentum, affine, track_running_stats, device, dtype, bias=bias)
         self.process_group = process_group
 
-    def _combine(self) -> Combine | None:
-        """Return what combines the statistics of the ranks' batches, in training on several ranks."""
+    def _normalise(self, x: Any, *settings: Any) -> Any:
+        """Normalise by the batches of all ranks, in training on several ranks."""
         if not self.training or (self.process_group is None and not is_initialized()):
-            return None
+            return super()._normalise(x, *settings)
         group = resolve_group(self.process_group)
-        return None if group.size == 1 else _Combined(group)
+        if group.size == 1:
+            return super()._normalise(x, *settings)
+        tracking = tracking_text(x)
+        y = normalise_batch(x, *settings, _RankBatches(group.twin(), tracking))
+        if tracking:  # the other ranks wait in backward
+            add_root(y)
+        return y
 
     @classmethod
     def convert_sync_batchnorm(cls, module: Module, process_group: Group | None = None) -> Module:
@@ -141,29 +148,34 @@ def _check_group(group: Any, asked: str) -> None:
         raise TypeError(f"{asked}: process_group must come from distributed.new_group; found {type(group).__name__}")
 
 
-class _Combined:
-    """Combines mean, variance and count of each rank's batch into those of all, by one collective."""
+class _RankBatches:
+    """The batches of all ranks of a group."""
 
-    def __init__(self, group: Group) -> None:
+    def __init__(self, group: Group, tracking: str) -> None:
         self.group = group
+        self.tracking = tracking
 
-    def __call__(self, mean: Any, var: Any, count: int) -> tuple[Any, Any, Any]:
-        """Return mean, variance and count of the batches of all ranks.
+    def merge(self, mean: Any, var: Any, count: int) -> tuple[Any, Any, Any]:
+        """Return mean, variance and count of the batches of all ranks, by one collective.
 
         The variance is that within the batches and that of their means, weighted by counts: no difference of large
         squares (Chan, Golub, LeVeque, 1983).
         """
-        channels = mean.shape[0]
-        number = zeros(mean, (1,), mean.dtype) + mean.dtype.type(count)
-        of_ranks = all_gather(concatenate([mean, var, number]), self.group)
-        counts = raw(of_ranks[:, 2 * channels :])  # (ranks, 1), constants
-        total = counts.sum()
+        channels, xp = mean.shape[0], libraries.root(mean)
+        own = np.concatenate([mean, var, xp.full((1,), count, mean.dtype)])
+        of_ranks = gather_array(own, self.group, self.tracking)
+        means, variances, counts = of_ranks[:, :channels], of_ranks[:, channels:-1], of_ranks[:, -1:]
+        total = counts.sum(0)
         if count < 2 and not total > 1:  # with two of its own a rank need not look, which would wait for a GPU
             raise errors.ShapeError(
-                "SyncBatchNorm normalises over several values of each channel; found "
-                f"{int(total)} on {self.group.size} ranks together; pass a larger batch"
+                f"SyncBatchNorm normalises over several values of each channel; found {int(total[0])} on "
+                f"{self.group.size} ranks together; pass a larger batch"
             )
-        share, means = counts / total, of_ranks[:, :channels]
+        share = counts / total
         of_all = (means * share).sum(0)
         apart = means - of_all
-        return of_all, ((of_ranks[:, channels : 2 * channels] + apart * apart) * share).sum(0), total
+        return of_all, ((variances + apart * apart) * share).sum(0), total
+
+    def total(self, sums: Any) -> Any:
+        """Return the sums over all ranks."""
+        return total_of_derivative(sums, self.group)

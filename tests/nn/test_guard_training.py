@@ -445,10 +445,11 @@ def test_derivatives_over_nccl(one_gpu: Any) -> None:
 
 def test_batch_norm_over_the_ranks(one_gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from gradmgr.distributed import _sync_batch_norm
+    from gradmgr.nn._functions.normalization import normalise_batch
 
     layer, other = one_gpu.SyncBatchNorm(3, device="cuda"), nn.BatchNorm(3)
-    combined = _sync_batch_norm._Combined(_sync_batch_norm.resolve_group())  # as of several ranks
-    monkeypatch.setattr(layer, "_combine", lambda: combined)
+    batches = _sync_batch_norm._RankBatches(_sync_batch_norm.resolve_group(), "")  # as of several ranks
+    monkeypatch.setattr(layer, "_normalise", lambda *given: normalise_batch(*given, batches))
     (x, moved), found = (tensor(values(4, 3, 2)), on_guard(tensor(values(4, 3, 2)))), []
     for module, at in ((other, x), (layer, moved)):
         guard.ndarray.waits = 0
