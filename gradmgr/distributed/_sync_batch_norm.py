@@ -21,9 +21,9 @@ from gradmgr.nn._modules.normalization import BatchNorm
 class SyncBatchNorm(BatchNorm):
     """BatchNorm whose statistics in training are those of the batches of all ranks; as torch.nn.SyncBatchNorm.
 
-    Each rank calls it with its part of the batch, of any size, also empty; all have as many of these layers, and call them
-    in the same order. Forward gathers mean, variance and count of the parts, in one message of 2 C + 1 numbers; backward
-    adds up the two sums over channels of which BatchNorm's derivative consists, in one of 2 C. The result, its
+    Each rank calls it with its part of the batch, of any size, also empty; all have as many of these layers, and call
+    them in the same order. Forward gathers mean, variance and count of the parts, in one message of 2 C + 1 numbers;
+    backward adds up the two sums over channels of which BatchNorm's derivative consists, in one of 2 C. The result, its
     derivatives of every order and the running statistics are those of BatchNorm over the whole batch. The gradients of
     weight and bias are those by the rank's own part, as of every parameter: attach these with `make_allreduce_cb`. In
     evaluation, with one rank, and before `distributed.init()`, it is BatchNorm and sends nothing.
@@ -84,7 +84,7 @@ class SyncBatchNorm(BatchNorm):
         if group.size == 1:
             return super()._normalise(x, *settings)
         tracking = tracking_text(x)
-        y = normalise_batch(x, *settings, _RankBatches(group.twin(), tracking))
+        y = normalise_batch(x, *settings, batches=_RankBatches(group.twin(), tracking))
         if tracking:  # the other ranks wait in backward
             add_root(y)
         return y
