@@ -13,6 +13,7 @@ from gradmgr.distributed._backend import Group
 from gradmgr.distributed._collectives import gather_array, total_of_derivative, tracking_text
 from gradmgr.distributed._world import group as resolve_group
 from gradmgr.distributed._world import is_initialized
+from gradmgr.manager import get_backwarding_grad_manager
 from gradmgr.nn._functions.normalization import normalise_batch
 from gradmgr.nn._modules.module import Module
 from gradmgr.nn._modules.normalization import BatchNorm
@@ -84,7 +85,7 @@ class SyncBatchNorm(BatchNorm):
         if group.size == 1:
             return super()._normalise(x, *settings)
         tracking = tracking_text(x)
-        y = normalise_batch(x, *settings, batches=_RankBatches(group.twin(), tracking))
+        y = normalise_batch(_RankBatches(group, tracking), x, *settings)
         if tracking:  # the other ranks wait in backward
             add_root(y)
         return y
@@ -149,10 +150,15 @@ def _check_group(group: Any, asked: str) -> None:
 
 
 class _RankBatches:
-    """The batches of all ranks of a group."""
+    """The batches of all ranks of a group.
+
+    In backward, where buckets of gradients start when they can, it communicates by a group of its own: so the order of
+    the two does not matter. Elsewhere it does, so that ranks that do different things have an error at once.
+    """
 
     def __init__(self, group: Group, tracking: str) -> None:
-        self.group = group
+        self.in_backward = group.twin()
+        self.group = group if get_backwarding_grad_manager() is None else self.in_backward
         self.tracking = tracking
 
     def merge(self, mean: Any, var: Any, count: int) -> tuple[Any, Any, Any]:
@@ -178,4 +184,4 @@ class _RankBatches:
 
     def total(self, sums: Any) -> Any:
         """Return the sums over all ranks."""
-        return total_of_derivative(sums, self.group)
+        return total_of_derivative(sums, self.in_backward)

@@ -449,7 +449,7 @@ def test_batch_norm_over_the_ranks(one_gpu: Any, monkeypatch: pytest.MonkeyPatch
 
     layer, other = one_gpu.SyncBatchNorm(3, device="cuda"), nn.BatchNorm(3)
     batches = _sync_batch_norm._RankBatches(_sync_batch_norm.resolve_group(), "")  # as of several ranks
-    monkeypatch.setattr(layer, "_normalise", lambda *given: normalise_batch(*given, batches))
+    monkeypatch.setattr(layer, "_normalise", lambda *given: normalise_batch(batches, *given))
     (x, moved), found = (tensor(values(4, 3, 2)), on_guard(tensor(values(4, 3, 2)))), []
     for module, at in ((other, x), (layer, moved)):
         guard.ndarray.waits = 0

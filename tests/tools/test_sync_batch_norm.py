@@ -145,7 +145,18 @@ assert layer.num_batches_tracked.item() == 0 and not layer.running_mean.numpy().
 x = tensor(np.ones((2, 3)))
 with GradManager().attach(x if RANK else layer.bias):
     raises(errors.DistributedError, "which 1 managers track", layer, x)
+raises(errors.DistributedError, "did not ask for the same", layer if RANK else lambda x: dist.barrier(), x)
 assert layer.num_batches_tracked.item() == 0
+assert layer(x).shape == (2, 3)
+
+# Inside a checkpointed function forward is run in backward, too.
+x, xs = tensor(MINE(WHOLE, [3, 4])), tensor(WHOLE)
+layer, whole = layers()
+for t, module, manager in ((x, layer, GradManager()), (xs, whole, GradManager())):
+    with manager.attach(t) as gm:
+        gm.backward((gradmgr.checkpoint(module, t * 2) ** 3).sum())
+close(x.grad, MINE(xs.grad.numpy(), [3, 4]), 1e-11)
+close(layer.running_var, whole.running_var)
 """
 
 

@@ -671,10 +671,11 @@ def batch_norm(
     >>> batch_norm(np.array([[1.0], [3.0]]), None, None, training=True, eps=0.0).tolist()
     [[-1.0], [1.0]]
     """
-    return normalise_batch(input, running_mean, running_var, weight, bias, training, momentum, eps)
+    return normalise_batch(None, input, running_mean, running_var, weight, bias, training, momentum, eps)
 
 
 def normalise_batch(
+    batches: Batches | None,
     input: Any,
     running_mean: Any,
     running_var: Any,
@@ -683,7 +684,6 @@ def normalise_batch(
     training: bool,
     momentum: Any,
     eps: float,
-    batches: Batches | None = None,
 ) -> Any:
     """Compute `batch_norm`; with `batches` in training by the statistics of all of these, of which this is one."""
     x, weight, bias = _lift_arguments("batch_norm", input, weight, bias)
