@@ -147,6 +147,7 @@ class Group:
         self.watchdog = watchdog
         self.links: dict[tuple[int, int], int] = {}  # how many values went from one rank to another: see `_pipeline`
         self._twin: Group | None = None
+        self._is_twin = False
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of ranks {self.ranks}>"
@@ -154,16 +155,25 @@ class Group:
     def twin(self) -> Group:
         """Return another group of the same ranks; all of them must come here when it is first asked for.
 
-        The ranks need not call collectives of the two in the same order relative to each other, as where those of
-        backward and buckets of gradients, which start when they can, are under way together.
+        The ranks need not call collectives of the two in the same order relative to each other. One rank alone needs
+        none.
         """
-        if self._twin is None:
+        if self._twin is None and not self._is_twin and self.size > 1:
             self.agree("the making of a group of the same ranks")
             self._twin = self.part(range(self.size))
-        return self._twin
+            self._twin._is_twin = True
+        return self.twin_if_made()
+
+    def twin_if_made(self) -> Group:
+        """Return the twin, or the group itself if none was asked for."""
+        return self if self._twin is None else self._twin
 
     def part(self, ranks: Sequence[int]) -> Group:
         """Return a group of some of these ranks, all of whom must come here with the same ones."""
+        raise NotImplementedError
+
+    def free(self) -> None:
+        """Give back what the connection holds; all ranks must come here."""
         raise NotImplementedError
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Group:
@@ -410,6 +420,8 @@ class MPIGroup(Group):
 
     def free(self) -> None:
         """Give the communicators back; all ranks must come here."""
+        if self._twin is not None:
+            self._twin.free()
         if self._shared is not None:
             self._shared.free()
         for comm in (self._agreements, self._texts_comm, self._comm):

@@ -25,6 +25,7 @@ from gradmgr._engine.tape import add_root
 from gradmgr._engine.tensor import Tensor, raw, wrap
 from gradmgr.distributed._backend import OPS, Group
 from gradmgr.distributed._world import group as resolve_group
+from gradmgr.manager import get_backwarding_grad_manager
 
 
 def _contiguous(x: Any) -> Any:
@@ -107,11 +108,29 @@ def _shared_evenly(g: Any, op: str, group: Group) -> Any:
 
 
 def _apply(op: Any, x: Any, *params: Any) -> Any:
-    """Apply a collective so that backward goes through it on each rank."""
-    result = op(x, *params, tracking_text(x))
+    """Apply a collective so that backward goes through it on each rank; the last parameter is the group."""
+    *settings, group = params
+    tracking = tracking_text(x)
+    result = op(x, *settings, current_group(group), tracking)
     if isinstance(result, Tensor):
         add_root(result)
+    if tracking:
+        prepare_backward(group)
     return result
+
+
+def current_group(group: Group) -> Group:
+    """Return the group by which to communicate now: in backward the twin that `prepare_backward` has made.
+
+    There, buckets of gradients start as soon as they can, so between these and other collectives there is no order.
+    """
+    return group if get_backwarding_grad_manager() is None else group.twin_if_made()
+
+
+def prepare_backward(group: Group) -> None:
+    """Make the group by which the derivatives of a collective communicate, where all ranks have just called it."""
+    if get_backwarding_grad_manager() is None:
+        group.twin()
 
 
 def _apply_to_derivative(op: Any, x: Any, *params: Any) -> Any:

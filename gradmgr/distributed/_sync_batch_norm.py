@@ -10,10 +10,15 @@ from gradmgr import errors
 from gradmgr._arrays import libraries
 from gradmgr._engine.tape import add_root
 from gradmgr.distributed._backend import Group
-from gradmgr.distributed._collectives import gather_array, total_of_derivative, tracking_text
+from gradmgr.distributed._collectives import (
+    current_group,
+    gather_array,
+    prepare_backward,
+    total_of_derivative,
+    tracking_text,
+)
 from gradmgr.distributed._world import group as resolve_group
 from gradmgr.distributed._world import is_initialized
-from gradmgr.manager import get_backwarding_grad_manager
 from gradmgr.nn._functions.normalization import normalise_batch
 from gradmgr.nn._modules.module import Module
 from gradmgr.nn._modules.normalization import BatchNorm
@@ -87,6 +92,7 @@ class SyncBatchNorm(BatchNorm):
         tracking = tracking_text(x)
         y = normalise_batch(_RankBatches(group, tracking), x, *settings)
         if tracking:  # the other ranks wait in backward
+            prepare_backward(group)
             add_root(y)
         return y
 
@@ -150,15 +156,10 @@ def _check_group(group: Any, asked: str) -> None:
 
 
 class _RankBatches:
-    """The batches of all ranks of a group.
-
-    In backward, where buckets of gradients start when they can, it communicates by a group of its own: so the order of
-    the two does not matter. Elsewhere it does, so that ranks that do different things have an error at once.
-    """
+    """The batches of all ranks of a group."""
 
     def __init__(self, group: Group, tracking: str) -> None:
-        self.in_backward = group.twin()
-        self.group = group if get_backwarding_grad_manager() is None else self.in_backward
+        self.group = group
         self.tracking = tracking
 
     def merge(self, mean: Any, var: Any, count: int) -> tuple[Any, Any, Any]:
@@ -169,7 +170,7 @@ class _RankBatches:
         """
         channels, xp = mean.shape[0], libraries.root(mean)
         own = np.concatenate([mean, var, xp.full((1,), count, mean.dtype)])
-        of_ranks = gather_array(own, self.group, self.tracking)
+        of_ranks = gather_array(own, current_group(self.group), self.tracking)
         means, variances, counts = of_ranks[:, :channels], of_ranks[:, channels:-1], of_ranks[:, -1:]
         total = counts.sum(0)
         if count < 2 and not total > 1:  # with two of its own a rank need not look, which would wait for a GPU
@@ -184,4 +185,4 @@ class _RankBatches:
 
     def total(self, sums: Any) -> Any:
         """Return the sums over all ranks."""
-        return total_of_derivative(sums, self.in_backward)
+        return total_of_derivative(sums, self.group)
