@@ -1896,6 +1896,24 @@ def layered(make: Callable[[], nn.Module], given: tuple[Any, ...]) -> Step:
     return step
 
 
+@loop
+def packed_sequences() -> Step:
+    lstm = nn.LSTM(3, 2, bidirectional=True)
+    x = tensor(_drawn(4, 3, 3))
+    gm = GradManager().attach([x, *lstm.parameters()])
+
+    def step() -> None:
+        with gm:
+            packed = nn.utils.rnn.pack_padded_sequence(x, [2, 4, 1], enforce_sorted=False)
+            padded, lengths = nn.utils.rnn.pad_packed_sequence(lstm(packed)[0])
+            whole = nn.utils.rnn.pad_sequence(nn.utils.rnn.unpad_sequence(padded, lengths), padding_value=1.0)
+            again = nn.utils.rnn.pack_sequence(nn.utils.rnn.unpack_sequence(packed), enforce_sorted=False)
+            gm.backward(whole.sum() + again.data.sum() + lstm(x, lengths=lengths)[0].sum())
+        cleared(x, *lstm.parameters())
+
+    return step
+
+
 for _name, (_layer, _given) in LAYERS.items():
     STEPS[f"layer: {_name}"] = lambda make=_layer, given=_given: layered(make, given)
 

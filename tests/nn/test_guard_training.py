@@ -164,7 +164,7 @@ WAITS_OF_LAYERS = {"BCELoss": 1, "CrossEntropyLoss": 1, "NLLLoss": 1, "Embedding
 
 
 def test_every_layer_is_named_here() -> None:
-    assert set(nn.__all__) == set(LAYERS) | OTHERS | {"convolution_library", "summary"}
+    assert set(nn.__all__) == set(LAYERS) | OTHERS | {"convolution_library", "summary", "utils"}
 
 
 def _trained(name: str, device: str) -> tuple[Any, list[Any], list[Any]]:
@@ -441,6 +441,25 @@ def test_derivatives_over_nccl(one_gpu: Any) -> None:
     with gm:
         gm.backward((one_gpu.all_reduce(x * x, "mean") + one_gpu.all_gather(x)[0] + one_gpu.broadcast(x)).sum())
     assert_close(x.grad, 2 * host(x) + 2)
+
+
+def test_batch_norm_over_the_ranks(one_gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from gradmgr.distributed import _sync_batch_norm
+    from gradmgr.nn._functions.normalization import normalise_batch
+
+    layer, other = one_gpu.SyncBatchNorm(3, device="cuda"), nn.BatchNorm(3)
+    batches = _sync_batch_norm._RankBatches(_sync_batch_norm.resolve_group(), "")  # as of several ranks
+    monkeypatch.setattr(layer, "_normalise", lambda *given: normalise_batch(batches, *given))
+    (x, moved), found = (tensor(values(4, 3, 2)), on_guard(tensor(values(4, 3, 2)))), []
+    for module, at in ((other, x), (layer, moved)):
+        guard.ndarray.waits = 0
+        with GradManager().attach([at, *module.parameters()]) as gm:
+            y = module(at)
+            gm.backward((y**3).sum())
+        assert guard.ndarray.waits == 0
+        found.append([y, at.grad, *[p.grad for p in module.parameters()], *module.state_dict().values()])
+    assert_close(found[1], found[0], 2e-5)
+    assert guard.ndarray.copies_to_host == 0
 
 
 @pytest.mark.parametrize("bucket_bytes", [1, 100, 1 << 20])

@@ -28,7 +28,7 @@ LAYERS = [
     "distributions",
     *("vmap", "functional", "forward_ad", "function", "anomaly", "graph"),
     "interop",
-    *("profiler", "nn._functions", "nn.functional", "nn.init", "nn._modules", "nn", "optim"),
+    *("profiler", "nn._functions", "nn.functional", "nn.init", "nn.utils", "nn._modules", "nn", "optim"),
     *("serialization", "distributed", "compat"),
 ]
 
