@@ -168,7 +168,7 @@ def test_one_rank_is_batch_norm_bit_by_bit() -> None:
     x, found = np.random.default_rng(0).normal(size=(4, 3, 5)).astype("f4"), []
     for connected, kind in ((False, nn.BatchNorm1d), (False, SyncBatchNorm), (True, SyncBatchNorm)):
         if connected:
-            pytest.importorskip("mpi4py", reason="mpi4py is not installed: pip install 'gradmgr[mpich]'")
+            pytest.importorskip("mpi4py", reason="mpi4py is not installed: it is of the extra mpich")
             distributed.init("mpi")
         try:
             layer, t = kind(3), tensor(x)
