@@ -84,7 +84,7 @@ def test_probabilities_and_moments_are_scipys(name):
         np.testing.assert_allclose(found.entropy(), np.broadcast_to(reference.entropy(), found.batch_shape), rtol=1e-9)
 
 
-@pytest.mark.parametrize("name", CONTINUOUS.keys() - {"Beta", "StudentT"})
+@pytest.mark.parametrize("name", sorted(CONTINUOUS.keys() - {"Beta", "StudentT"}))
 def test_cumulative_probabilities_are_scipys(name):
     make, parameters, of_scipy, value = ALL[name]
     found, reference = make(*parameters), of_scipy(*parameters)
