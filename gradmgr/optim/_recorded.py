@@ -10,9 +10,8 @@ between, the values count.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from operator import setitem
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -23,6 +22,7 @@ from gradmgr._engine.context import Context, current
 from gradmgr._engine.mutation import as_type, calls_to_rebind, calls_to_step
 from gradmgr._engine.recorder import Recorder
 from gradmgr._engine.tensor import Tensor, describe, wrap
+from gradmgr.ops import arithmetic, extrema
 from gradmgr.ops.convert import wide_dtype
 from gradmgr.optim._chunks import FIRST_STATE, Chunk, Plan, Run, real_of, traced
 from gradmgr.optim._numbers import Number, constant_for
@@ -94,23 +94,18 @@ def recorded_step(
     calls: list[Call] = []
     runs = chunk.runs_of(grads, first, later)
     for run in runs:
-        constants = _constants_of(run, chunk)
+        rule = _Rule(run, chunk, len(names))
         for k in range(run.first, run.last):
             states = [_state_of(chunk, name, k, initial) for name in names]
             p = chunk.params[k]
             with np.errstate(all="ignore"):
-                new, *new_states = _updated(run.plan, constants, (p, grads[k], *states))
+                new, *new_states = rule.updated((p, grads[k], *states))
             if new is not p:
                 calls += calls_to_rebind(p, new)
             for name, state in zip(names, new_states, strict=True):
                 calls.append((setitem, chunk.state_part(name, k), ..., state._array))
                 calls.append((setitem, chunk.recorded, (name, k), (run.step, state)))
     return calls + chunk.calls_to_count(runs)
-
-
-def _constants_of(run: Run, chunk: Chunk) -> list[Any]:
-    dtype = wide_dtype(real_of(chunk.dtype))
-    return [constant_for(c, dtype, chunk.device) for c in (*run.plan.constants, *run.step_constants)]
 
 
 def _state_of(chunk: Chunk, name: str, k: int, initial: Callable[[str], Number]) -> Tensor:
@@ -125,44 +120,59 @@ def _state_of(chunk: Chunk, name: str, k: int, initial: Callable[[str], Number])
     return state
 
 
-def _updated(plan: Plan, constants: Sequence[Any], values: Sequence[Any]) -> list[Any]:
-    """Return the new parameter and states; the real and the imaginary part of complex ones are updated apart.
+class _Rule:
+    """The update rule of a run, with its constants."""
 
-    Args:
-        plan: says how.
-        constants: the constants of this step.
-        values: the parameter, its gradient, and its states.
-    """
-    dtype = values[0].dtype
-    if dtype.kind == "c":
-        real, imaginary = ([getattr(value, part) for value in values] for part in ("real", "imag"))
-        pairs = zip(_updated(plan, constants, real), _updated(plan, constants, imaginary), strict=True)
-        return [a + 1j * b for a, b in pairs]
-    wide = wide_dtype(dtype)
-    if wide == dtype:
-        return _applied(plan, constants, values)
-    return [as_type(made, dtype) for made in _applied(plan, constants, [as_type(value, wide) for value in values])]
+    def __init__(self, run: Run, chunk: Chunk, states: int) -> None:
+        dtype = wide_dtype(real_of(chunk.dtype))
+        constants = [constant_for(c, dtype, chunk.device) for c in (*run.plan.constants, *run.step_constants)]
+        self._constants = dict(enumerate(constants, FIRST_STATE + states))
+        self._calls = traced(run.plan, _Functions, states)
+
+    def updated(self, values: Sequence[Any]) -> list[Any]:
+        """Return the new parameter and states; the real and the imaginary part of complex ones are updated apart.
+
+        Args:
+            values: the parameter, its gradient, and its states.
+        """
+        dtype = values[0].dtype
+        if dtype.kind == "c":
+            real, imaginary = ([getattr(value, part) for value in values] for part in ("real", "imag"))
+            return [a + 1j * b for a, b in zip(self.updated(real), self.updated(imaginary), strict=True)]
+        wide = wide_dtype(dtype)
+        if wide == dtype:
+            return self._applied(values)
+        return [as_type(made, dtype) for made in self._applied([as_type(value, wide) for value in values])]
+
+    def _applied(self, values: Sequence[Any]) -> list[Any]:
+        """Make the calls with functions that return what the rule writes in place."""
+        p, g, *states = values
+        held = {0: p, 1: g, **dict(enumerate(states, FIRST_STATE)), **self._constants}
+        for function, operands, out in self._calls:
+            *inputs, target = operands if out is None else (*operands, out)
+            held[target] = function(*[held[k] for k in inputs])
+        return [held[0], *[held[FIRST_STATE + k] for k in range(len(states))]]
 
 
-def _applied(plan: Plan, constants: Sequence[Any], values: Sequence[Any]) -> list[Any]:
-    """Make the calls of an update rule with functions that return what the rule writes in place."""
-    p, g, *states = values
-    count = len(states)
-    held = dict(enumerate([p, g])) | dict(enumerate([*states, *constants], FIRST_STATE))
-    for function, operands, out in traced(plan, np, count):
-        *inputs, target = operands if out is None else (*operands, out)
-        held[target] = _RECORDED.get(function, function)(*[held[k] for k in inputs])
-    return [held[0], *[held[FIRST_STATE + k] for k in range(count)]]
-
-
-def _root_of_squares(x: Any) -> Any:
+def _root_of_squares(x: Tensor) -> Any:
     """Return the square root of what is made of squares; where that is 0, its derivative is taken as 0.
 
     That of the function is infinite there, and times that of the square, which is 0, it would be NaN: as that of
     |g|, which has the slopes -1 and 1 at 0.
     """
     is_zero = x._array == 0
-    return np.where(is_zero, 0.0, np.sqrt(np.where(is_zero, 1.0, x)))
+    return np.where(is_zero, 0.0, arithmetic.sqrt(np.where(is_zero, 1.0, x)))
 
 
-_RECORDED: Mapping[Any, Callable[..., Any]] = MappingProxyType({np.sqrt: _root_of_squares})
+class _Functions:
+    """Takes the place of NumPy in an update rule: recorded functions, by name."""
+
+    absolute = staticmethod(arithmetic.absolute)
+    add = staticmethod(arithmetic.add)
+    divide = staticmethod(arithmetic.divide)
+    maximum = staticmethod(extrema.maximum)
+    multiply = staticmethod(arithmetic.multiply)
+    negative = staticmethod(arithmetic.negative)
+    sign = staticmethod(arithmetic.sign)
+    sqrt = staticmethod(_root_of_squares)
+    subtract = staticmethod(arithmetic.subtract)
