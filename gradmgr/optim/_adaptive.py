@@ -5,11 +5,10 @@ They are declared as those of `_algorithms`, which says what an update function 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
-from gradmgr.optim._algorithms import adam_by_rate, update_moments
-from gradmgr.optim._chunks import Array, ByStep, Plan, Update, update_rule
+from gradmgr.optim._algorithms import adam_by_rate, plan_with_decay, update_moments
+from gradmgr.optim._chunks import Array, Plan, update_rule
 from gradmgr.optim._numbers import Number, number, root
 from gradmgr.optim._optimizer import Group, Optimizer, check_number, options_of
 
@@ -152,14 +151,6 @@ class Adamax(Optimizer):
 # ---------------------------------------------------------------- NAdam, RAdam
 
 
-def _plan_with_decay(group: Group, update: Update, constants: Sequence[Number], by_step: ByStep) -> Plan:
-    """Return a plan in which weight decay shrinks the parameter, or is added to its gradient."""
-    decay, maximize = group["weight_decay"], group["maximize"]
-    if group["decoupled_weight_decay"]:
-        return Plan(update, constants, by_step, shrink=1 - group["lr"] * decay, maximize=maximize)
-    return Plan(update, constants, by_step, decay=decay, maximize=maximize)
-
-
 @update_rule("s0 += c2 * (y - s0); s1 = s1 * c3 + c4 * y * y; x -= (c7 * y + c8 * s0) / (sqrt(s1 * c6) + c5);")
 def _nadam(xp: Any, c: Any, p: Array, g: Array, t: Array, u: Array, m: Array, v: Array) -> None:
     update_moments(xp, c, g, t, m, v)
@@ -236,7 +227,7 @@ class NAdam(Optimizer):
             return [1 / (1 - beta2**step), lr * (1 - now) / (1 - product), lr * following / (1 - product * following)]
 
         constants = 1 - beta1, beta2, 1 - beta2, group["eps"]
-        return _plan_with_decay(group, _nadam, constants, by_step)
+        return plan_with_decay(group, _nadam, constants, by_step, group["decoupled_weight_decay"])
 
 
 _radam = update_rule("s0 += c2 * (y - s0); s1 = s1 * c3 + c4 * y * y; x -= c5 * (s0 / (sqrt(s1) * c6 + c7));")(
@@ -300,4 +291,5 @@ class RAdam(Optimizer):
             rectified = (length - 4) * (length - 2) * longest / ((longest - 4) * (longest - 2) * length)
             return [rate * root(rest * rectified), 1.0, eps]
 
-        return _plan_with_decay(group, _radam, (1 - beta1, beta2, 1 - beta2), by_step)
+        constants = 1 - beta1, beta2, 1 - beta2
+        return plan_with_decay(group, _radam, constants, by_step, group["decoupled_weight_decay"])

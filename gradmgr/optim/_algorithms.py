@@ -6,6 +6,7 @@ of at least 0, and `_state` the arrays that may be kept for each parameter. `_pl
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from gradmgr._engine.tensor import Tensor
@@ -129,6 +130,16 @@ class SGD(Optimizer):
 # ---------------------------------------------------------------- Adam
 
 
+def plan_with_decay(
+    group: Group, update: Update, constants: Sequence[Number], by_step: ByStep | None, decoupled: bool
+) -> Plan:
+    """Return a plan in which weight decay is added to the gradient, or, decoupled, shrinks the parameter."""
+    decay, maximize = group["weight_decay"], group["maximize"]
+    if decoupled:
+        return Plan(update, constants, by_step, shrink=1 - number(group["lr"]) * decay, maximize=maximize)
+    return Plan(update, constants, by_step, decay=decay, maximize=maximize)
+
+
 def update_moments(xp: Any, c: Any, g: Array, t: Array, m: Array, v: Array) -> None:
     """Update the running means of the gradient and of its square; c2, c3, c4 are 1 - beta1, beta2 and 1 - beta2."""
     xp.subtract(g, m, t)
@@ -239,7 +250,7 @@ class Adam(Optimizer):
         return self._state if group["amsgrad"] else self._state[:2]
 
     def _plan(self, group: Group) -> Plan:
-        lr, eps, decay = number(group["lr"]), group["eps"], group["weight_decay"]
+        lr, eps = number(group["lr"]), group["eps"]
         beta1, beta2 = group["betas"]
 
         def bias_corrected(step: int) -> list[Number]:
@@ -254,9 +265,7 @@ class Adam(Optimizer):
         if not lr:
             update, by_step = (_adam_at_rate_0, by_rate) if isinstance(lr, Tensor) else (_update_moments_only, None)
         constants = 1 - beta1, beta2, 1 - beta2
-        if self._decoupled:
-            return Plan(update, constants, by_step, shrink=1 - lr * decay, maximize=group["maximize"])
-        return Plan(update, constants, by_step, decay=decay, maximize=group["maximize"])
+        return plan_with_decay(group, update, constants, by_step, self._decoupled)
 
 
 class AdamW(Adam):

@@ -343,7 +343,7 @@ class Optimizer:
         is computed. All else that the step depends on is looked at here, and by conditions of the capture.
         """
         params = list(self._params())
-        if self.is_recorded():
+        if self._is_recorded():
             capture.add_obstacle("a recorded step of an optimiser with differentiable=True")
         grads = capture.new_arrays_of([p.grad for p in params]) if current() is None else None
         if grads is None or not capture.can_see(params):
@@ -389,7 +389,7 @@ class Optimizer:
                     return False
         return True
 
-    def is_recorded(self) -> bool:
+    def _is_recorded(self) -> bool:
         """Tell whether a step is recorded if it is taken here and now."""
         return any(group.get(_DIFFERENTIABLE) for group in self.param_groups) and bool(open_recorders())
 
@@ -409,7 +409,7 @@ class Optimizer:
         calls = [*first]
         if current() is not None:
             self._check_has_no_tangent()
-            if self.is_recorded():
+            if self._is_recorded():
                 calls += self._recorded_calls()
         # With the lock no other thread can take a reference between the count of references and the write.
         with write_lock.lock:
@@ -426,7 +426,7 @@ class Optimizer:
         recorded are left out.
         """
         work = []
-        is_recorded = current() is not None and self.is_recorded()
+        is_recorded = current() is not None and self._is_recorded()
         for k, group in enumerate(self.param_groups):
             if is_recorded and group[_DIFFERENTIABLE]:
                 continue

@@ -230,7 +230,7 @@ class GradScaler:
     def _state_of_round(self, optimizer: Optimizer) -> _RoundState:
         if not isinstance(optimizer, Optimizer):
             raise TypeError(f"a GradScaler works with an optimiser of gradmgr.optim; found {type(optimizer).__name__}")
-        if optimizer.is_recorded():
+        if optimizer._is_recorded():
             raise errors.RecordingError(
                 "a GradScaler divides gradients in place, as constants, which would cut their history, and the step of "
                 "this optimiser, of differentiable=True, is recorded here; step it without a GradScaler, in float32"

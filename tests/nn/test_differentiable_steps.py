@@ -3,12 +3,26 @@
 import copy
 import re
 
+import guard
 import numpy as np
 import pytest
 from samples.training import CASES
 
 import gradmgr.numpy as gnp
-from gradmgr import GradManager, Tensor, distributed, errors, forward_ad, nn, no_grad, optim, sparse, tensor, vmap
+from gradmgr import (
+    GradManager,
+    Tensor,
+    asarray,
+    distributed,
+    errors,
+    forward_ad,
+    nn,
+    no_grad,
+    optim,
+    sparse,
+    tensor,
+    vmap,
+)
 from gradmgr.functional import grad
 from gradmgr.nn import functional as F  # noqa: N812  # as everywhere
 
@@ -431,6 +445,26 @@ def test_within_no_grad_a_step_makes_constants():
             optim.SGD([w], differentiable=True).step()
         with pytest.raises(errors.NotRecordedError):
             gm.backward((w * 2).sum())
+
+
+@pytest.mark.usefixtures("cupy")
+@EACH_CASE
+def test_on_arrays_that_are_not_numpys(name, options):
+    """The rate is on the host, and its gradient comes back to it."""
+    found = []
+    for move in (lambda a: tensor(a), lambda a: asarray(guard.cupy.asarray(np.array(a)))):
+        w, rate = move(START), tensor(0.1)
+        gm = GradManager().attach([w, rate])
+        with gm:
+            own = w * 1.0
+            optimizer = getattr(optim, name)([own], lr=rate, differentiable=True, **options)
+            for _ in range(2):
+                own.grad = own * own
+                optimizer.step()
+            gm.backward((own * own).sum())
+        found.append([np.asarray(getattr(t._array, "_host", t._array)) for t in (own, w.grad, rate.grad)])
+    for a, b in zip(*found, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-12)
 
 
 # ---------------------------------------------------------------- state

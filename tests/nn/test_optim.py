@@ -14,7 +14,7 @@ import pytest
 from helpers import cupy_on_a_gpu
 
 import gradmgr.numpy as gnp
-from gradmgr import GradManager, Tensor, asarray, errors, grad, nn, no_grad, optim, tensor, vmap
+from gradmgr import GradManager, Tensor, asarray, distributed, errors, grad, nn, no_grad, optim, tensor, vmap
 from gradmgr.optim import _chunks
 
 SMALL = [(8, 16), (16,), (), (0, 2), (16, 3)]
@@ -286,6 +286,58 @@ def test_an_unrecorded_step_that_no_gradient_comes_to_is_no_error():
         w.grad = None
         gm.backward(y + (v * v).sum() + (w.detach() * 2).sum())
     np.testing.assert_array_equal(w.grad.numpy(), 2 * before)
+
+
+def test_the_history_shows_an_unrecorded_step():
+    (w,) = parameters([(3,)])
+    give_gradients([w])
+    gm = GradManager().attach({"w": w})
+    with gm:
+        optim.SGD([w]).step()
+        y = w * w
+        assert "unrecorded step" in gm.summary()
+        assert {edge.node.name() for edge in y.grad_fn.next_functions} == {"unrecorded step"}
+
+
+def test_a_gradient_that_comes_to_a_step_of_lbfgs_is_an_error():
+    (w,) = parameters([(3,)])
+    before = w.numpy()
+    outer, inner = GradManager().attach(w), GradManager().attach(w)
+    optimizer = optim.LBFGS([w], max_iter=3)
+
+    def closure():
+        optimizer.zero_grad()
+        with inner:
+            loss = ((w - 1) ** 2).sum()
+            inner.backward(loss)
+        return loss
+
+    with outer:
+        y = (w * w).sum()
+        optimizer.step(closure)
+        w.grad = None
+        outer.backward(y, retain=True)
+        with pytest.raises(errors.RecordingError, match="differentiable=True"):
+            outer.backward(loss_of([w]))
+    np.testing.assert_array_equal(w.grad.numpy(), 2 * before)
+    np.testing.assert_allclose(w.numpy(), 1.0)
+
+
+def test_a_gradient_that_comes_to_a_step_divided_among_ranks_is_an_error():
+    w, rate = tensor([1.0, 2.0]), tensor(0.5)
+    distributed.init()
+    try:
+        optimizer = distributed.ZeroRedundancyOptimizer([w], optim.SGD, lr=rate)
+        for attached in (w, rate):
+            gm = GradManager().attach(attached)
+            with gm:
+                w.grad = tensor([1.0, 1.0])
+                optimizer.step()
+                with pytest.raises(errors.RecordingError, match="differentiable=True"):
+                    gm.backward((w * 2).sum())
+        assert w.tolist() == [0.0, 1.0]
+    finally:
+        distributed.finalize()
 
 
 def test_after_a_step_within_no_grad_parameters_are_constants():
