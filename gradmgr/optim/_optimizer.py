@@ -407,26 +407,30 @@ class Optimizer:
     def _take_step(self, given: Sequence[Array] | None = None, machine: Any = None, first: Sequence[Call] = ()) -> None:
         lanes: list[list[Call]] = []
         calls = [*first]
-        if current() is not None:
+        in_context = current() is not None  # most often nothing is to be told of the step
+        is_recorded = in_context and self._is_recorded()
+        if in_context:
             self._check_has_no_tangent()
-            if self._is_recorded():
-                calls += self._recorded_calls()
+        if is_recorded:
+            calls += self._recorded_calls()
         # With the lock no other thread can take a reference between the count of references and the write.
         with write_lock.lock:
-            for chunk, grads, runs, group in self._work(given):
-                options = () if current() is None else self._tensor_options(group)
+            for chunk, grads, runs, group in self._work(given, is_recorded):
+                options = self._tensor_options(group) if in_context else ()
                 calls += chunk.step_calls(grads, runs, lanes, machine, options)
             calls.append((setattr, self, "_step_count", self._step_count + 1))
             blocks.run_lanes(lanes, calls)
 
-    def _work(self, given: Sequence[Array] | None = None) -> list[tuple[Chunk, Sequence[Array], list[Run], Group]]:
+    def _work(
+        self, given: Sequence[Array] | None, is_recorded: bool
+    ) -> list[tuple[Chunk, Sequence[Array], list[Run], Group]]:
         """Return the chunks that have gradients, with these, the runs of their next step, and their group.
 
-        The gradients are those that are given for all parameters, or else their `.grad`. Those of groups whose step is
-        recorded are left out.
+        Args:
+            given: the gradients of all parameters, where they are not their `.grad`.
+            is_recorded: whether groups that are differentiable are left out, as their step is recorded.
         """
         work = []
-        is_recorded = current() is not None and self._is_recorded()
         for k, group in enumerate(self.param_groups):
             if is_recorded and group[_DIFFERENTIABLE]:
                 continue
