@@ -1629,6 +1629,30 @@ def training(
     return step
 
 
+def recorded_training(kind: Any, **options: Any) -> Step:
+    """Return a step that differentiates through two recorded steps of one optimiser, by the start and the rate."""
+    start, w, rate = vector(), vector(), tensor(1e-3)
+    outer, inner = GradManager().attach([start, rate]), GradManager().attach(w)
+    optimizer = kind([w], lr=rate, differentiable=True, **options)
+
+    def step() -> None:
+        with outer:
+            w[...] = start
+            for _ in range(2):
+                with inner:
+                    inner.backward(loss_of(w))
+                optimizer.step()
+                optimizer.zero_grad()
+            outer.backward(loss_of(w))
+        outer.clear_grad()
+
+    return step
+
+
+STEPS["optimiser: recorded SGD"] = lambda: recorded_training(optim.SGD, momentum=0.9)
+STEPS["optimiser: recorded Adam"] = lambda: recorded_training(optim.Adam, amsgrad=True)
+
+
 for _name, _make in OPTIMIZERS.items():
     STEPS[f"optimiser: {_name}"] = lambda make=_make: training(make)
 

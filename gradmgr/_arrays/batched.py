@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import operator
 import sys
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from types import MappingProxyType
 from typing import Any, NoReturn
@@ -32,13 +33,28 @@ RULES: dict[Any, Callable[..., Any]] = {}
 class Level:
     """One vmap: how many examples it has, and how deep it is nested in others."""
 
-    __slots__ = ("identity", "order", "root", "size")
+    __slots__ = ("_gradients", "identity", "order", "root", "size")
 
     def __init__(self, size: int, depth: int, root: Any = np) -> None:
         self.size = size
+        # By id, tensors that were given gradients of this level, and what was their gradient before.
+        self._gradients: dict[int, tuple[weakref.ref[Any], Any]] = {}
         self.order = (depth, id(self))  # any order will do, if it is always the same
         self.root = root  # NumPy or CuPy
         self.identity: Any = None  # the inner array whose examples are the unit vectors, if there is one
+
+    def note_gradient(self, t: Any, before: Any) -> None:
+        """Note that a tensor is given a gradient of this level; the first time, what its gradient was before."""
+        known = self._gradients.get(id(t))
+        if known is None or known[0]() is not t:
+            self._gradients[id(t)] = weakref.ref(t), before
+
+    def given_gradients(self) -> Iterator[tuple[Any, Any]]:
+        """Yield the tensors that `note_gradient` was told of and that are alive, with what it was given of each."""
+        for known, before in self._gradients.values():
+            t = known()
+            if t is not None:
+                yield t, before
 
     @property
     def library(self) -> Library:

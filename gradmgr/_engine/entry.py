@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from gradmgr import errors
-from gradmgr._engine.observers import SavedValuePlaceholder
+from gradmgr._engine.observers import SavedValuePlaceholder, SourceLocation
 from gradmgr._engine.ownership import Grads, Ownership, accumulate
 from gradmgr._engine.tensor import Tensor
 
@@ -185,6 +185,16 @@ def _vjp_of_stale(e: Entry, g: Any, grads: Grads, owned: Ownership) -> None:
     )
 
 
+def _vjp_of_unrecorded_step(e: Entry, g: Any, grads: Grads, owned: Ownership) -> None:
+    location: SourceLocation | None = e[3]
+    place = "" if location is None else f" at {location.file}:{location.line}"
+    raise errors.RecordingError(
+        f"a gradient meets a parameter that step() of an optimiser changed{place}, inside of this recording, and that "
+        "step was not recorded: give the optimiser differentiable=True, which most have; or step when the recording is "
+        "over (backward() without retain=True ends it), or within no_grad(), which makes the new values constants"
+    )
+
+
 def _vjp_of_constant(e: Entry, g: Any, grads: Grads, owned: Ownership) -> None:
     """Do nothing: the gradient of a constant goes nowhere."""
 
@@ -206,6 +216,10 @@ declare_kind("attach", Kind("attach", one_input), _vjp_of_attach)
 
 # An entry whose kept value was overwritten: (code, node id, ids of the inputs, the code it had).
 declare_kind("stale", Kind("stale", ids_in_tuple), _vjp_of_stale)
+
+# What a step of an optimiser that is not recorded made of its inputs: (code, node id, ids of the inputs, where). To
+# differentiate it is an error; without the entry the gradient would end there without a word.
+declare_kind("unrecorded step", Kind("unrecorded step", ids_in_tuple), _vjp_of_unrecorded_step)
 
 # A value that depends on nothing; a tape knows it so that it may be differentiated, with zeros for result.
 declare_kind("constant", Kind("constant", no_inputs), _vjp_of_constant)

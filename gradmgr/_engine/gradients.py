@@ -13,12 +13,12 @@ from gradmgr._arrays.refcounts import ARRAY_IN_LOCAL
 from gradmgr._arrays.table_rows import TableRows
 from gradmgr._engine import write_lock
 from gradmgr._engine.cleanup import complete
-from gradmgr._engine.context import rebind, recorders, run_in
+from gradmgr._engine.context import current, interceptors_of, rebind, recorders, run_in
 from gradmgr._engine.hooks import handle
 from gradmgr._engine.recorder import Recorder, is_tracked_by
 from gradmgr._engine.row_sparse import RowSparse, row_sparse
 from gradmgr._engine.tape import Tape
-from gradmgr._engine.tensor import Tensor, wrap
+from gradmgr._engine.tensor import Tensor, raw, wrap
 
 # The tensors that are to receive gradients, with their node ids; None stands for all leaves.
 Inputs = dict[Tensor, Any] | None
@@ -54,6 +54,8 @@ def write(results: dict[Tensor, Any], outer: Any, replaced: Container[Tensor] = 
         replaced: tensors whose new gradient stands for the one they hold, too.
     """
     known = [] if outer is None else [rec for rec in recorders(outer) if rec.open]
+    if interceptors_of(current()):
+        _note_batched(results)
     fresh: list[tuple[Tensor, Tensor]] = []  # new `.grad`
     changed: list[tuple[Tensor, Any]] = []  # `.grad` that there is, and its new array, or its rows
     with write_lock.lock:  # threads that share a parameter lose no update
@@ -76,10 +78,10 @@ def write(results: dict[Tensor, Any], outer: Any, replaced: Container[Tensor] = 
             made._array = g
             made._rec = g = None  # what else holds the array is asked next
             if held is not None and adding:
-                changed.append((held, _sum(held._array, made)))
-                continue
-            made = own_gradient(made, t)
-            if held is None:
+                made._array = _sum(held._array, made)
+            else:
+                made = own_gradient(made, t)
+            if held is None or _differs_more(made._array, held._array):
                 fresh.append((t, made))
             else:
                 changed.append((held, made._array))
@@ -92,6 +94,19 @@ def write(results: dict[Tensor, Any], outer: Any, replaced: Container[Tensor] = 
         except BaseException:
             complete(_publish, fresh, changed)
             raise
+
+
+def _note_batched(results: dict[Tensor, Any]) -> None:
+    """Tell each vmap of which tensors are about to be given its gradients: it looks at its end whether they stayed."""
+    for t, g in results.items():
+        a = raw(g)
+        if isinstance(a, batched.Batched):
+            a.level.note_gradient(t, t.grad)
+
+
+def _differs_more(new: Any, held: Any) -> bool:
+    """Tell whether a gradient differs between examples of a vmap which share the one that is held."""
+    return isinstance(new, batched.Batched) and not batched.is_batched_at(held, new.level)
 
 
 def _publish(fresh: list[tuple[Tensor, Tensor]], changed: list[tuple[Tensor, Any]]) -> None:

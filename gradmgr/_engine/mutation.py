@@ -22,6 +22,7 @@ from gradmgr._engine.indexing import Index, getitem, may_repeat, normalized
 from gradmgr._engine.op import Function, Op, linear, register, zeros
 from gradmgr._engine.ownership import Grads, Ownership, accumulate, start_gradient
 from gradmgr._engine.recorder import Recorder
+from gradmgr._engine.tape import Tape
 from gradmgr._engine.tensor import Tensor, cut, describe, raw, wrap
 
 # Below this many bytes a new array costs no more than asking whether NumPy would raise half-way.
@@ -226,6 +227,38 @@ def calls_to_forget(t: Tensor, recorders: Iterable[Recorder]) -> list[Call]:
 def calls_to_write(t: Tensor, array: Any) -> list[Call]:
     """Return the calls that give a tensor another array, as a write of constants in place does."""
     return [(setattr, t, "_array", array), *calls_to_forget(t, recorders(current()))]
+
+
+def calls_to_rebind(t: Tensor, z: Tensor) -> list[Call]:
+    """Return the calls that let a tensor be `z` from now on, a new one, in value and for every recorder: `rebind`."""
+    return [*calls_to_write(t, z._array), *_calls_to_track_as(t, z)]
+
+
+def calls_to_step(t: Tensor, options: Iterable[Tensor]) -> list[Call]:
+    """Return the calls that tell recorders of an unrecorded step of a tensor, in place or in new memory.
+
+    Those that are paused take the new values as constants. To the others they are no constants, but a function of the
+    old ones that has no derivative: a backward pass that comes to it raises.
+
+    Args:
+        t: the tensor.
+        options: on which the step depends, too.
+    """
+    state = current()
+    z = wrap(t._array)
+    for rec in Context.of(state).recording():
+        if rec.open and isinstance(rec, Tape):
+            rec.record_unrecorded_step((t, *options), z)
+    return [*calls_to_forget(t, recorders(state)), *_calls_to_track_as(t, z)]
+
+
+def _calls_to_track_as(t: Tensor, z: Tensor) -> list[Call]:
+    """Return the calls by which a tensor has the node ids of another."""
+    rec = z._rec
+    if rec is None:
+        return []
+    known = {"_overflow_ids": getattr(z, "_overflow_ids", {}), "_node_id": z._node_id, "_rec": rec}
+    return [(setattr, t, name, value) for name, value in known.items()]
 
 
 # ---------------------------------------------------------------- out= and += and where=

@@ -148,6 +148,14 @@ class Tape(Recorder):
             node_ids.append(node_id)
         return tuple(node_ids) if is_tracked else None
 
+    def record_unrecorded_step(self, inputs: Iterable[Tensor], z: Tensor) -> None:
+        """Let `z` be what a step that is not recorded made of these tensors: to differentiate it is an error."""
+        node_ids = tuple([node_id for t in inputs if (node_id := self.node_id_of(t)) is not None])
+        if node_ids:
+            node_id, found = object(), user_location()
+            self.entries.append(("unrecorded step", node_id, node_ids, found and SourceLocation(*found)))
+            self.track(z, node_id)
+
     def start_observing(self) -> None:
         """Let the observers of the contexts that record see each entry from here on."""
         if self.entries.__class__ is list:

@@ -13,6 +13,7 @@ tensor: it computes the gradient of each example.
 from __future__ import annotations
 
 import functools
+import gc
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
@@ -138,15 +139,17 @@ class _Mapping(Intercepting):
 
     Attributes:
         changed: one of these tensors to which values were written that differ between examples, or None.
+        given_gradient: one that was given a gradient that differs between examples, and still had it, or None.
     """
 
-    __slots__ = ("_level", "_values_before", "changed")
+    __slots__ = ("_level", "_values_before", "changed", "given_gradient")
 
     def __init__(self, mapping: _VmapInterceptor, shared: list[Tensor]) -> None:
         super().__init__(mapping)
         self._level = mapping.level
         self._values_before = [(t, snapshot(t, mapping.outer)) for t in shared]
         self.changed: Tensor | None = None
+        self.given_gradient: Tensor | None = None
 
     def _close(self, opened: Any) -> None:
         super()._close(opened)
@@ -154,6 +157,17 @@ class _Mapping(Intercepting):
             if is_batched_at(t._array, self._level):
                 self.changed = t
                 rebind(t, value_before if isinstance(value_before, Tensor) else wrap(value_before))
+        if any(self._has_gradient(t) for t, _ in self._level.given_gradients()):
+            gc.collect()  # what was made inside is gone then, though objects refer to each other
+            for t, before in self._level.given_gradients():
+                if self._has_gradient(t):
+                    self.given_gradient = t
+                    t.grad = before
+
+    def _has_gradient(self, t: Tensor) -> bool:
+        """Tell whether a tensor that is the same for all examples has a gradient that is not."""
+        grad = t.grad
+        return grad is not None and is_batched_at(grad._array, self._level) and not is_batched_at(t._array, self._level)
 
 
 def _batched_in(values: Any) -> Iterator[Any]:
@@ -210,7 +224,8 @@ def vmap(
     Inside, a value that differs between examples cannot be converted (`float(x)`, `x.numpy()`) or branched
     on (`if x > 0`), and no array may have a shape that depends on it (`x[x > 0]`); each raises. A NumPy
     function without a rule of its own is called once for each example. Do not write in place to a tensor that was
-    made outside, `w += x`: it would hold values that differ between examples from then on.
+    made outside, `w += x`: it would hold values that differ between examples from then on. Nor leave gradients in the
+    `.grad` of such a tensor: an error is raised at the end, and its `.grad` is as before.
 
     Args:
         func: takes tensors, or lists, tuples and dicts of them, and returns such. It is given plain arrays
@@ -233,7 +248,8 @@ def vmap(
         ValueError: `in_dims` or `out_dims` does not fit, no argument is mapped, mapped axes differ in
             length, or `func` returns something that is no tensor.
         RuntimeError: `func` asks for one value of a batched tensor; `randomness` is none of the three, or says
-            "error" and random numbers are drawn (RandomnessError).
+            "error" and random numbers are drawn (RandomnessError); values or gradients that differ between examples
+            are left in a tensor that is the same for all (BatchedWriteError).
 
     >>> import gradmgr, gradmgr.numpy as np
     >>> from gradmgr import vmap
@@ -361,6 +377,12 @@ class _VmapCall:
             raise errors.BatchedWriteError(
                 f"vmap({self.name}): {describe(running.changed)}, which is the same for all examples, was written to "
                 "in place with values that differ between examples; write x = x + y instead of x += y, or map over it"
+            )
+        if running.given_gradient is not None:
+            raise errors.BatchedWriteError(
+                f"vmap({self.name}): the .grad of {describe(running.given_gradient)}, which is the same for all "
+                "examples, was set to gradients that differ between examples; return them, by gradmgr.functional.grad "
+                "or by `g, w.grad = w.grad, None` inside, or map over the tensor"
             )
         outs, dims_out = leaves_of(made), self._result_dims(made)
         return (

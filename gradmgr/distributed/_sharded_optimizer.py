@@ -14,12 +14,12 @@ import numpy as np
 from gradmgr import errors
 from gradmgr._arrays import libraries
 from gradmgr._arrays.atomic import run_atomically
-from gradmgr._engine.context import rebind
 from gradmgr._engine.tensor import Tensor, raw, wrap
 from gradmgr._engine.tensor_capture import call_whole
 from gradmgr.distributed._backend import Group
 from gradmgr.distributed._world import group as resolve_group
 from gradmgr.optim import Optimizer
+from gradmgr.optim._recorded import write_step
 
 _NAME = "ZeroRedundancyOptimizer"
 _FAILED_STEP = f"the rest of a step of {_NAME} that failed"  # asked for in place of the parameters
@@ -47,6 +47,7 @@ class ZeroRedundancyOptimizer(Optimizer):
 
     Raises:
         TypeError: `optimizer_class` is no class of optimisers, or has no such option.
+        ValueError: an option is out of range; or it is `differentiable=True`.
         DistributedError: in `step`: the ranks have different parameters or options, or a gradient where others have
             none, or the step failed on another rank. No parameter has changed; the state of this rank may have.
         StateError: in `state_dict`: see there.
@@ -86,6 +87,11 @@ class ZeroRedundancyOptimizer(Optimizer):
         super().__init__(params, self._inner.defaults)
 
     def _check_options(self, group: dict[str, Any]) -> None:
+        if group.get("differentiable"):
+            raise ValueError(
+                f"{_NAME}: differentiable=True is not possible, as each rank updates a part of the numbers and the "
+                f"others get values alone; use {type(self._inner).__name__} itself"
+            )
         self._inner._check_options(group)
 
     def add_param_group(self, param_group: Mapping[str, Any]) -> None:
@@ -109,6 +115,7 @@ class ZeroRedundancyOptimizer(Optimizer):
         for group, own in zip(self.param_groups, self._inner.param_groups, strict=True):
             own.update({name: group[name] for name in self.defaults})
         try:
+            self._check_has_no_tangent()
             for row in self._rows:
                 row.take_gradients()
             self._inner.step()
@@ -124,7 +131,7 @@ class ZeroRedundancyOptimizer(Optimizer):
         for row, flat in zip(work, gathered, strict=True):
             for p, values in row.parts(flat):
                 if p.grad is not None:
-                    rebind(p, wrap(values))
+                    write_step(p, values, self._tensor_options(self.param_groups[row.group]))
         self._step_count += 1
 
     def _capture_turn(self, capture: Any) -> None:
@@ -236,7 +243,7 @@ class ZeroRedundancyOptimizer(Optimizer):
                         own["state"][number] = {"step": state["step"], **cut}
                     number += 1
             for saved, given in zip(own["param_groups"], groups, strict=True):
-                saved.update({name: given[name] for name in self.defaults})
+                saved.update({name: given[name] for name in self.defaults if name in given})
             self._inner.load_state_dict(own)
             calls: list[Any] = [(group.update, given) for group, given in zip(self.param_groups, groups, strict=True)]
             changed = {"_consolidated": None, "_has_state": bool(states)}

@@ -5,15 +5,12 @@ They are declared as those of `_algorithms`, which says what an update function 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from math import sqrt
 from typing import Any
 
-from gradmgr.optim._algorithms import update_moments
-from gradmgr.optim._chunks import Array, Plan, Update, update_rule
+from gradmgr.optim._algorithms import adam_by_rate, plan_with_decay, update_moments
+from gradmgr.optim._chunks import Array, Plan, update_rule
+from gradmgr.optim._numbers import Number, number, root
 from gradmgr.optim._optimizer import Group, Optimizer, check_number, options_of
-
-ByStep = Callable[[int], list[float]]
 
 # ---------------------------------------------------------------- Adadelta
 
@@ -46,6 +43,7 @@ class Adadelta(Optimizer):
         eps: added to both running means under the root.
         weight_decay: this multiple of the parameter is added to its gradient.
         maximize: step along the gradient instead of against it.
+        differentiable: record a step inside of a recording; see `Optimizer`.
 
     Raises:
         TypeError, ValueError: see `Optimizer`.
@@ -61,12 +59,13 @@ class Adadelta(Optimizer):
     def __init__(
         self,
         params: Any,
-        lr: float = 1.0,
-        rho: float = 0.9,
-        eps: float = 1e-6,
-        weight_decay: float = 0,
+        lr: Number = 1.0,
+        rho: Number = 0.9,
+        eps: Number = 1e-6,
+        weight_decay: Number = 0,
         *,
         maximize: bool = False,
+        differentiable: bool = False,
     ) -> None:
         super().__init__(params, options_of(locals()))
 
@@ -109,6 +108,7 @@ class Adamax(Optimizer):
         eps: added to the absolute value of the gradient.
         weight_decay: this multiple of the parameter is added to its gradient.
         maximize: step along the gradient instead of against it.
+        differentiable: record a step inside of a recording; see `Optimizer`.
 
     Raises:
         TypeError, ValueError: see `Optimizer`.
@@ -124,12 +124,13 @@ class Adamax(Optimizer):
     def __init__(
         self,
         params: Any,
-        lr: float = 2e-3,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-8,
-        weight_decay: float = 0,
+        lr: Number = 2e-3,
+        betas: tuple[Number, Number] = (0.9, 0.999),
+        eps: Number = 1e-8,
+        weight_decay: Number = 0,
         *,
         maximize: bool = False,
+        differentiable: bool = False,
     ) -> None:
         super().__init__(params, options_of(locals()))
 
@@ -137,7 +138,7 @@ class Adamax(Optimizer):
     _state = ("exp_avg", "exp_inf")
 
     def _plan(self, group: Group) -> Plan:
-        lr, (beta1, beta2) = float(group["lr"]), group["betas"]
+        lr, (beta1, beta2) = number(group["lr"]), group["betas"]
         return Plan(
             _adamax,
             (1 - beta1, beta2, group["eps"]),
@@ -148,14 +149,6 @@ class Adamax(Optimizer):
 
 
 # ---------------------------------------------------------------- NAdam, RAdam
-
-
-def _plan_with_decay(group: Group, update: Update, constants: Sequence[float], by_step: ByStep) -> Plan:
-    """Return a plan in which weight decay shrinks the parameter, or is added to its gradient."""
-    decay, maximize = group["weight_decay"], group["maximize"]
-    if group["decoupled_weight_decay"]:
-        return Plan(update, constants, by_step, shrink=1 - group["lr"] * decay, maximize=maximize)
-    return Plan(update, constants, by_step, decay=decay, maximize=maximize)
 
 
 @update_rule("s0 += c2 * (y - s0); s1 = s1 * c3 + c4 * y * y; x -= (c7 * y + c8 * s0) / (sqrt(s1 * c6) + c5);")
@@ -187,6 +180,7 @@ class NAdam(Optimizer):
         momentum_decay: how fast the momentum grows.
         decoupled_weight_decay: shrink the parameter by lr * weight_decay instead, as AdamW does.
         maximize: step along the gradient instead of against it.
+        differentiable: record a step inside of a recording; see `Optimizer`.
 
     Raises:
         TypeError, ValueError: see `Optimizer`.
@@ -202,14 +196,15 @@ class NAdam(Optimizer):
     def __init__(
         self,
         params: Any,
-        lr: float = 2e-3,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-8,
-        weight_decay: float = 0,
-        momentum_decay: float = 4e-3,
+        lr: Number = 2e-3,
+        betas: tuple[Number, Number] = (0.9, 0.999),
+        eps: Number = 1e-8,
+        weight_decay: Number = 0,
+        momentum_decay: Number = 4e-3,
         decoupled_weight_decay: bool = False,
         *,
         maximize: bool = False,
+        differentiable: bool = False,
     ) -> None:
         super().__init__(params, options_of(locals()))
 
@@ -217,14 +212,14 @@ class NAdam(Optimizer):
     _state = ("exp_avg", "exp_avg_sq")
 
     def _plan(self, group: Group) -> Plan:
-        lr, rate = float(group["lr"]), float(group["momentum_decay"])
+        lr, rate = number(group["lr"]), number(group["momentum_decay"])
         beta1, beta2 = group["betas"]
-        products = [1.0]  # of the momenta of the first steps, until they are negligible
+        products: list[Number] = [1.0]  # of the momenta of the first steps, until they are negligible
 
-        def momentum(step: int) -> float:
-            return float(beta1 * (1 - 0.5 * 0.96 ** (step * rate)))
+        def momentum(step: int) -> Number:
+            return number(beta1 * (1 - 0.5 * 0.96 ** (step * rate)))  # type: ignore[no-any-return]  # a Number
 
-        def by_step(step: int) -> list[float]:
+        def by_step(step: int) -> list[Number]:
             while len(products) <= step and products[-1] > _NEGLIGIBLE:
                 products.append(products[-1] * momentum(len(products)))
             product = products[min(step, len(products) - 1)]
@@ -232,16 +227,12 @@ class NAdam(Optimizer):
             return [1 / (1 - beta2**step), lr * (1 - now) / (1 - product), lr * following / (1 - product * following)]
 
         constants = 1 - beta1, beta2, 1 - beta2, group["eps"]
-        return _plan_with_decay(group, _nadam, constants, by_step)
+        return plan_with_decay(group, _nadam, constants, by_step, group["decoupled_weight_decay"])
 
 
-@update_rule("s0 += c2 * (y - s0); s1 = s1 * c3 + c4 * y * y; x -= c5 * (s0 / (sqrt(s1) * c6 + c7));")
-def _radam(xp: Any, c: Any, p: Array, g: Array, t: Array, u: Array, m: Array, v: Array) -> None:
-    update_moments(xp, c, g, t, m, v)
-    xp.multiply(xp.sqrt(v, t), c[6], t)
-    xp.add(t, c[7], t)
-    xp.multiply(xp.divide(m, t, t), c[5], t)
-    xp.subtract(p, t, p)
+_radam = update_rule("s0 += c2 * (y - s0); s1 = s1 * c3 + c4 * y * y; x -= c5 * (s0 / (sqrt(s1) * c6 + c7));")(
+    adam_by_rate
+)
 
 
 class RAdam(Optimizer):
@@ -257,6 +248,7 @@ class RAdam(Optimizer):
         weight_decay: this multiple of the parameter is added to its gradient.
         decoupled_weight_decay: shrink the parameter by lr * weight_decay instead, as AdamW does.
         maximize: step along the gradient instead of against it.
+        differentiable: record a step inside of a recording; see `Optimizer`.
 
     Raises:
         TypeError, ValueError: see `Optimizer`.
@@ -272,13 +264,14 @@ class RAdam(Optimizer):
     def __init__(
         self,
         params: Any,
-        lr: float = 1e-3,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-8,
-        weight_decay: float = 0,
+        lr: Number = 1e-3,
+        betas: tuple[Number, Number] = (0.9, 0.999),
+        eps: Number = 1e-8,
+        weight_decay: Number = 0,
         decoupled_weight_decay: bool = False,
         *,
         maximize: bool = False,
+        differentiable: bool = False,
     ) -> None:
         super().__init__(params, options_of(locals()))
 
@@ -286,16 +279,17 @@ class RAdam(Optimizer):
     _state = ("exp_avg", "exp_avg_sq")
 
     def _plan(self, group: Group) -> Plan:
-        lr, eps = float(group["lr"]), float(group["eps"])
+        lr, eps = number(group["lr"]), number(group["eps"])
         beta1, beta2 = group["betas"]
         longest = 2 / (1 - beta2) - 1
 
-        def by_step(step: int) -> list[float]:
+        def by_step(step: int) -> list[Number]:
             rate, rest = lr / (1 - beta1**step), 1 - beta2**step
             length = longest - 2 * step * beta2**step / rest  # of the mean of squares, in steps
             if length <= 5:
                 return [rate, 0.0, 1.0]
             rectified = (length - 4) * (length - 2) * longest / ((longest - 4) * (longest - 2) * length)
-            return [rate * sqrt(rest * rectified), 1.0, eps]
+            return [rate * root(rest * rectified), 1.0, eps]
 
-        return _plan_with_decay(group, _radam, (1 - beta1, beta2, 1 - beta2), by_step)
+        constants = 1 - beta1, beta2, 1 - beta2
+        return plan_with_decay(group, _radam, constants, by_step, group["decoupled_weight_decay"])

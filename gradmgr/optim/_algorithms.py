@@ -6,10 +6,12 @@ of at least 0, and `_state` the arrays that may be kept for each parameter. `_pl
 
 from __future__ import annotations
 
-from math import sqrt
+from collections.abc import Sequence
 from typing import Any
 
-from gradmgr.optim._chunks import Plan, RowUse, update_rule
+from gradmgr._engine.tensor import Tensor
+from gradmgr.optim._chunks import ByStep, Plan, RowUse, Update, update_rule
+from gradmgr.optim._numbers import Number, is_used, number, root
 from gradmgr.optim._optimizer import Group, Optimizer, check_number, options_of
 
 Array = Any
@@ -67,6 +69,7 @@ class SGD(Optimizer):
         weight_decay: this multiple of the parameter is added to its gradient.
         nesterov: use Nesterov momentum; needs a momentum above 0 and a dampening of 0.
         maximize: step along the gradient instead of against it.
+        differentiable: record a step inside of a recording; see `Optimizer`.
 
     Raises:
         TypeError, ValueError: see `Optimizer`.
@@ -82,13 +85,14 @@ class SGD(Optimizer):
     def __init__(
         self,
         params: Any,
-        lr: float = 1e-3,
-        momentum: float = 0,
-        dampening: float = 0,
-        weight_decay: float = 0,
+        lr: Number = 1e-3,
+        momentum: Number = 0,
+        dampening: Number = 0,
+        weight_decay: Number = 0,
         nesterov: bool = False,
         *,
         maximize: bool = False,
+        differentiable: bool = False,
     ) -> None:
         super().__init__(params, options_of(locals()))
 
@@ -105,15 +109,15 @@ class SGD(Optimizer):
             )
 
     def _state_names(self, group: Group) -> tuple[str, ...]:
-        return self._state if group["momentum"] else ()
+        return self._state if is_used(group["momentum"]) else ()
 
     def _plan(self, group: Group) -> Plan:
         momentum, dampening = group["momentum"], group["dampening"]
         decay, maximize = group["weight_decay"], group["maximize"]
-        if not momentum:
-            rows: RowUse = "dense" if decay else "update"
+        if not is_used(momentum):
+            rows: RowUse = "dense" if is_used(decay) else "update"
             return Plan(_descend, (group["lr"],), decay=decay, maximize=maximize, counts_step=False, rows=rows)
-        update = _nesterov if group["nesterov"] else _damped if dampening else _momentum
+        update = _nesterov if group["nesterov"] else _damped if is_used(dampening) else _momentum
         return Plan(update, (group["lr"], momentum, 1 - dampening), decay=decay, maximize=maximize, rows="dense")
 
     def _first_plan(self, group: Group, plan: Plan) -> Plan:
@@ -124,6 +128,16 @@ class SGD(Optimizer):
 
 
 # ---------------------------------------------------------------- Adam
+
+
+def plan_with_decay(
+    group: Group, update: Update, constants: Sequence[Number], by_step: ByStep | None, decoupled: bool
+) -> Plan:
+    """Return a plan in which weight decay is added to the gradient, or, decoupled, shrinks the parameter."""
+    decay, maximize = group["weight_decay"], group["maximize"]
+    if decoupled:
+        return Plan(update, constants, by_step, shrink=1 - number(group["lr"]) * decay, maximize=maximize)
+    return Plan(update, constants, by_step, decay=decay, maximize=maximize)
 
 
 def update_moments(xp: Any, c: Any, g: Array, t: Array, m: Array, v: Array) -> None:
@@ -161,6 +175,21 @@ def _adam_step(xp: Any, c: Any, p: Array, t: Array, m: Array, v: Array) -> None:
     xp.subtract(p, xp.divide(m, t, t), p)
 
 
+def adam_by_rate(xp: Any, c: Any, p: Array, g: Array, t: Array, u: Array, m: Array, v: Array, *largest: Array) -> None:
+    """Do as Adam, with the learning rate as a factor, c5; c6 and c7 are the bias correction and eps."""
+    update_moments(xp, c, g, t, m, v)
+    if largest:
+        xp.maximum(largest[0], v, out=largest[0])
+    xp.multiply(xp.sqrt(largest[0] if largest else v, t), c[6], t)
+    xp.add(t, c[7], t)
+    xp.multiply(xp.divide(m, t, t), c[5], t)
+    xp.subtract(p, t, p)
+
+
+# For a learning rate of 0 that is a Tensor, by which the step has a derivative.
+_adam_at_rate_0 = update_rule()(adam_by_rate)
+
+
 @update_rule()
 def _update_moments_only(
     xp: Any, c: Any, p: Array, g: Array, t: Array, u: Array, m: Array, v: Array, *largest: Array
@@ -185,6 +214,7 @@ class Adam(Optimizer):
         weight_decay: this multiple of the parameter is added to its gradient; AdamW decays apart from it.
         amsgrad: use the largest running mean square so far.
         maximize: step along the gradient instead of against it.
+        differentiable: record a step inside of a recording; see `Optimizer`.
 
     Raises:
         TypeError, ValueError: see `Optimizer`.
@@ -202,13 +232,14 @@ class Adam(Optimizer):
     def __init__(
         self,
         params: Any,
-        lr: float = 1e-3,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-8,
-        weight_decay: float = 0,
+        lr: Number = 1e-3,
+        betas: tuple[Number, Number] = (0.9, 0.999),
+        eps: Number = 1e-8,
+        weight_decay: Number = 0,
         amsgrad: bool = False,
         *,
         maximize: bool = False,
+        differentiable: bool = False,
     ) -> None:
         super().__init__(params, options_of(locals()))
 
@@ -219,20 +250,22 @@ class Adam(Optimizer):
         return self._state if group["amsgrad"] else self._state[:2]
 
     def _plan(self, group: Group) -> Plan:
-        lr, eps, decay = float(group["lr"]), group["eps"], group["weight_decay"]
+        lr, eps = number(group["lr"]), group["eps"]
         beta1, beta2 = group["betas"]
 
-        def bias_corrected(step: int) -> list[float]:
+        def bias_corrected(step: int) -> list[Number]:
             rate = lr / (1 - beta1**step)
-            return [1 / (sqrt(1 - beta2**step) * rate), float(eps / rate)]
+            return [1 / (root(1 - beta2**step) * rate), number(eps / rate)]
 
-        update, by_step = (
-            (_amsgrad if group["amsgrad"] else _adam, bias_corrected) if lr else (_update_moments_only, None)
-        )
+        def by_rate(step: int) -> list[Number]:
+            return [lr / (1 - beta1**step), 1 / root(1 - beta2**step), eps]
+
+        update: Update = _amsgrad if group["amsgrad"] else _adam
+        by_step: ByStep | None = bias_corrected
+        if not lr:
+            update, by_step = (_adam_at_rate_0, by_rate) if isinstance(lr, Tensor) else (_update_moments_only, None)
         constants = 1 - beta1, beta2, 1 - beta2
-        if self._decoupled:
-            return Plan(update, constants, by_step, shrink=1 - lr * decay, maximize=group["maximize"])
-        return Plan(update, constants, by_step, decay=decay, maximize=group["maximize"])
+        return plan_with_decay(group, update, constants, by_step, self._decoupled)
 
 
 class AdamW(Adam):
@@ -248,6 +281,7 @@ class AdamW(Adam):
         weight_decay: each step multiplies the parameter by 1 - lr * weight_decay.
         amsgrad: use the largest running mean square so far.
         maximize: step along the gradient instead of against it.
+        differentiable: record a step inside of a recording; see `Optimizer`.
 
     Raises:
         TypeError, ValueError: see `Optimizer`.
@@ -265,13 +299,14 @@ class AdamW(Adam):
     def __init__(
         self,
         params: Any,
-        lr: float = 1e-3,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-8,
-        weight_decay: float = 1e-2,
+        lr: Number = 1e-3,
+        betas: tuple[Number, Number] = (0.9, 0.999),
+        eps: Number = 1e-8,
+        weight_decay: Number = 1e-2,
         amsgrad: bool = False,
         *,
         maximize: bool = False,
+        differentiable: bool = False,
     ) -> None:
         super().__init__(params, **options_of(locals()))
 
@@ -320,8 +355,8 @@ class SparseAdam(Optimizer):
         lr, eps = float(group["lr"]), group["eps"]
         beta1, beta2 = group["betas"]
 
-        def bias_corrected(step: int) -> list[float]:
-            factor = (1 - beta1**step) / (lr * sqrt(1 - beta2**step))
+        def bias_corrected(step: int) -> list[Number]:
+            factor = (1 - beta1**step) / (lr * root(1 - beta2**step))
             return [factor, float(eps * factor)]
 
         update, by_step = (_adam, bias_corrected) if lr else (_update_moments_only, None)
@@ -389,6 +424,7 @@ class RMSprop(Optimizer):
         momentum: the factor of the momentum buffer at each step; with 0 there is none.
         centered: divide by the square root of the variance instead of the mean square.
         maximize: step along the gradient instead of against it.
+        differentiable: record a step inside of a recording; see `Optimizer`.
 
     Raises:
         TypeError, ValueError: see `Optimizer`.
@@ -404,14 +440,15 @@ class RMSprop(Optimizer):
     def __init__(
         self,
         params: Any,
-        lr: float = 1e-2,
-        alpha: float = 0.99,
-        eps: float = 1e-8,
-        weight_decay: float = 0,
-        momentum: float = 0,
+        lr: Number = 1e-2,
+        alpha: Number = 0.99,
+        eps: Number = 1e-8,
+        weight_decay: Number = 0,
+        momentum: Number = 0,
         centered: bool = False,
         *,
         maximize: bool = False,
+        differentiable: bool = False,
     ) -> None:
         super().__init__(params, options_of(locals()))
 
@@ -419,13 +456,13 @@ class RMSprop(Optimizer):
     _state = ("square_avg", "grad_avg", "momentum_buffer")
 
     def _state_names(self, group: Group) -> tuple[str, ...]:
-        wanted = True, group["centered"], group["momentum"] > 0
+        wanted = True, group["centered"], is_used(group["momentum"])
         return tuple([name for name, is_wanted in zip(self._state, wanted, strict=True) if is_wanted])
 
     def _plan(self, group: Group) -> Plan:
         alpha = group["alpha"]
         return Plan(
-            _centered if group["centered"] else _rmsprop_with_momentum if group["momentum"] > 0 else _rmsprop,
+            _centered if group["centered"] else _rmsprop_with_momentum if is_used(group["momentum"]) else _rmsprop,
             (group["lr"], group["momentum"], alpha, 1 - alpha, group["eps"]),
             decay=group["weight_decay"],
             maximize=group["maximize"],
@@ -453,6 +490,7 @@ class Adagrad(Optimizer):
         initial_accumulator_value: the initial value of the sum.
         eps: added to the divisor, the square root.
         maximize: step along the gradient instead of against it.
+        differentiable: record a step inside of a recording; see `Optimizer`.
 
     Raises:
         TypeError, ValueError: see `Optimizer`.
@@ -468,31 +506,32 @@ class Adagrad(Optimizer):
     def __init__(
         self,
         params: Any,
-        lr: float = 1e-2,
-        lr_decay: float = 0,
-        weight_decay: float = 0,
-        initial_accumulator_value: float = 0,
-        eps: float = 1e-10,
+        lr: Number = 1e-2,
+        lr_decay: Number = 0,
+        weight_decay: Number = 0,
+        initial_accumulator_value: Number = 0,
+        eps: Number = 1e-10,
         *,
         maximize: bool = False,
+        differentiable: bool = False,
     ) -> None:
         super().__init__(params, options_of(locals()))
 
     _nonnegative = ("lr", "lr_decay", "weight_decay", "initial_accumulator_value", "eps")
     _state = ("sum",)
 
-    def _initial_value(self, group: Group, name: str) -> float:
-        return float(group["initial_accumulator_value"])
+    def _initial_value(self, group: Group, name: str) -> Number:
+        return number(group["initial_accumulator_value"])  # type: ignore[no-any-return]  # a Number
 
     def _plan(self, group: Group) -> Plan:
-        lr, lr_decay = float(group["lr"]), float(group["lr_decay"])
+        lr, lr_decay = number(group["lr"]), number(group["lr_decay"])
         return Plan(
             _adagrad,
             (group["eps"],),
             lambda step: [lr / (1 + (step - 1) * lr_decay)],
             decay=group["weight_decay"],
             maximize=group["maximize"],
-            rows="dense" if group["weight_decay"] else "update",
+            rows="dense" if is_used(group["weight_decay"]) else "update",
         )
 
 
@@ -518,6 +557,7 @@ class Lion(Optimizer):
         betas: b1 and b2.
         weight_decay: before each step, `p *= 1 - lr * weight_decay`.
         maximize: step along the gradient instead of against it.
+        differentiable: record a step inside of a recording; see `Optimizer`.
 
     Raises:
         TypeError, ValueError: see `Optimizer`.
@@ -533,11 +573,12 @@ class Lion(Optimizer):
     def __init__(
         self,
         params: Any,
-        lr: float = 1e-4,
-        betas: tuple[float, float] = (0.9, 0.99),
-        weight_decay: float = 0,
+        lr: Number = 1e-4,
+        betas: tuple[Number, Number] = (0.9, 0.99),
+        weight_decay: Number = 0,
         *,
         maximize: bool = False,
+        differentiable: bool = False,
     ) -> None:
         super().__init__(params, options_of(locals()))
 

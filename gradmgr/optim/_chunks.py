@@ -29,10 +29,11 @@ from gradmgr._arrays.batched import Batched, is_batched
 from gradmgr._arrays.refcounts import VIEW_IN_CHUNK
 from gradmgr._engine import write_lock
 from gradmgr._engine.context import current, recorders
-from gradmgr._engine.mutation import calls_to_forget
+from gradmgr._engine.mutation import calls_to_step
 from gradmgr._engine.row_sparse import RowSparse
 from gradmgr._engine.tensor import Tensor, describe
 from gradmgr.ops.convert import wide_dtype
+from gradmgr.optim._numbers import Number, is_used, number
 from gradmgr.optim._updates import machine_update
 
 Array = Any
@@ -59,6 +60,7 @@ _concatenate: Callable[..., Any] = getattr(np.concatenate, "_implementation", np
 # the same for one element in CUDA C++: x is the parameter, y the gradient, s0, s1, ... the state and c2, c3, ... the
 # constants, all of type W. The last is the name of a kernel of gradmgr-native that does the same, if not empty.
 Update = tuple[Callable[..., None], str, str]
+ByStep = Callable[[int], Sequence[Number]]  # returns the constants of the step with a number, from 1
 Rows = Sequence[Array]
 
 
@@ -76,48 +78,48 @@ class Plan:
     """How an algorithm updates a block, for fixed options of a group."""
 
     __slots__ = (
-        *("by_step", "compute", "constants", "counts_step", "decay", "kernel", "kind", "maximize", "rows", "shrink"),
+        *("by_step", "compute", "constants", "counts_step", "decays", "kernel", "kind", "maximize", "rows", "shrinks"),
         "source",
     )
 
     def __init__(
         self,
         update: Update,
-        constants: Sequence[float],
-        by_step: Callable[[int], list[float]] | None = None,
+        constants: Sequence[Number],
+        by_step: ByStep | None = None,
         *,
-        decay: float = 0.0,
-        shrink: float = 1.0,
+        decay: Number = 0.0,
+        shrink: Number = 1.0,
         maximize: bool = False,
         counts_step: bool = True,
         rows: RowUse = "refuse",
     ) -> None:
         self.compute, self.source, self.kernel = update
-        self.decay = float(decay)  # this multiple of the parameter is added to its gradient
-        self.shrink = float(shrink)  # the parameter is first multiplied by this
+        # The constants that are the same at each step. What is no number fails here, before anything is changed.
+        self.constants = [*map(number, (decay, shrink, *constants))]
+        self.decays = is_used(self.constants[0])  # whether this multiple of the parameter is added to its gradient
+        self.shrinks = is_used(self.constants[1], 1)  # whether the parameter is first multiplied by this
         self.maximize = maximize
         # Which calls are made, whatever the constants: two plans that differ by the `lr` alone have the same kind.
-        self.kind = self.compute, self.shrink != 1, bool(maximize), bool(self.decay)
-        # The constants that are the same at each step. What is no number fails here, before anything is changed.
-        self.constants = [self.decay, self.shrink, *map(float, constants)]
+        self.kind = self.compute, self.shrinks, bool(maximize), self.decays
         self.by_step = by_step  # returns the further constants of the step with this number
         self.rows = rows
         self.counts_step = counts_step  # whether steps are counted; not needed without state
 
     def native_flags(self) -> float:
         """Return what a kernel is told of the plan, besides its constants."""
-        return float((self.shrink != 1) + 2 * bool(self.maximize) + 4 * (self.decay != 0))
+        return float(self.shrinks + 2 * bool(self.maximize) + 4 * self.decays)
 
     def update(
         self, xp: Any, constants: Sequence[Any], p: Any, g: Any, rows: Sequence[Any], state: Sequence[Any]
     ) -> None:
         """Update a block in place by functions of `xp`, with three scratch rows."""
         t, u, changed = rows
-        if self.shrink != 1:
+        if self.shrinks:
             xp.multiply(p, constants[1], p)
         if self.maximize:
             g = xp.negative(g, changed)
-        if self.decay:
+        if self.decays:
             g = xp.add(g, xp.multiply(p, constants[0], t), changed)
         self.compute(xp, constants, p, g, t, u, *state)
 
@@ -139,21 +141,33 @@ class _Tracer:
         return note
 
 
+# The number of the first state in the calls of `traced`.
+FIRST_STATE = 5
+
+
+def traced(plan: Plan, xp: Any, states: int) -> list[tuple[Callable[..., Any], tuple[int, ...], int | None]]:
+    """Return the calls of an update rule: the function, the numbers of its operands, and where it writes.
+
+    The parameter has the number 0, its gradient 1, three scratch rows 2, 3 and 4; then come the states, and then the
+    constants, of which there may be more than the rule uses. A function that is given None writes to its last operand.
+    """
+    tracer = _Tracer(xp)
+    end = FIRST_STATE + states
+    plan.update(tracer, range(end, end + 16), 0, 1, (2, 3, 4), tuple(range(FIRST_STATE, end)))
+    return tracer.calls
+
+
 class Program:
     """The calls of an update rule, for any arrays."""
 
     __slots__ = ("_calls", "_functions")
 
     def __init__(self, plan: Plan, xp: Any, states: int) -> None:
-        tracer = _Tracer(xp)
-        # The arrays have the numbers that they have in `calls` without the functions: p, g, three rows, the states, and
-        # then the constants, of which there may be more than the rule uses.
-        constants = range(5 + states, 5 + states + 16)
-        plan.update(tracer, constants, 0, 1, (2, 3, 4), tuple(range(5, 5 + states)))
-        self._functions = tuple([function for function, _, _ in tracer.calls])
+        calls = traced(plan, xp, states)
+        self._functions = tuple([function for function, _, _ in calls])
         offset = len(self._functions)
         self._calls: list[Callable[[Any], Call]] = []  # each chooses its function and operands
-        for k, (_, operands, out) in enumerate(tracer.calls):
+        for k, (_, operands, out) in enumerate(calls):
             chosen = itemgetter(k, *[offset + number for number in operands])
             self._calls.append(chosen if out is None else partial(_with_out, chosen, offset + out))
 
@@ -175,7 +189,7 @@ class Run:
         self.last = last  # exclusive
         self.step = 0  # the number of the step, from 1
         self.plan: Any = None
-        self.step_constants: Sequence[float] = ()  # what the plan's `by_step` returned
+        self.step_constants: Sequence[Number] = ()  # what the plan's `by_step` returned
 
     def set_step(self, step: int, plan: Plan) -> None:
         """Set the step's number, its plan and the constants of this step."""
@@ -247,9 +261,9 @@ class Scratch:
     def kernel(self, xp: Any, plan: Plan, constants: int, states: int, dtype: np.dtype[Any]) -> Any:
         """Return one CuPy kernel for a whole update; CuPy compiles it when it is first called."""
         wide = "double" if dtype.itemsize == 8 else "float"
-        key = plan.source, states, wide, plan.decay != 0
+        key = plan.source, states, wide, plan.decays
         if key not in self._kernels:
-            text = kernel_text(plan.source, constants, states, wide, plan.decay != 0)
+            text = kernel_text(plan.source, constants, states, wide, plan.decays)
             self._kernels[key] = xp.ElementwiseKernel(*text, "gradmgr_optim_step")
         return self._kernels[key]
 
@@ -341,7 +355,8 @@ class Chunk:
             "_quick",
         ),
         *("_packed", "_prepared", "_scratch", "_segments", "_step_constants", "_steps", "_views"),
-        *("block", "buffers", "device", "dtype", "names", "offsets", "params", "pick", "shapes", "updates", "xp"),
+        *("block", "buffers", "device", "dtype", "names", "offsets", "params", "pick", "recorded", "shapes"),
+        *("updates", "xp"),
     )
 
     def __init__(self, params: list[Tensor], scratch: Scratch, may_pack: bool = True) -> None:
@@ -360,6 +375,8 @@ class Chunk:
         self.block = _GPU_BLOCK if self.xp is not np else block_size(self.dtype, _LARGE_BYTES >> self._packed)
         self.buffers: dict[str, Array] = {}  # each state of all parameters as one row of real numbers, by name
         self.names: tuple[str, ...] = ()  # of the states that the algorithm uses, in its order
+        # By name and number of the parameter, states that a recorded step computed, with the number of that step.
+        self.recorded: dict[tuple[str, int], tuple[int, Tensor]] = {}
         self._scratch = scratch
         # The steps of each parameter but for those that all took together since; and whether all took the same number.
         self._steps = [0] * len(params)
@@ -440,12 +457,12 @@ class Chunk:
         except AttributeError:
             # Read once: threads set it.
             grads = given or self._arrays_or_rows([p.grad for p in self.params], later.rows)
-            self._check(grads)
-            return grads, self._runs(grads, first, later)
+            self.check(grads)
+            return grads, self.runs_of(grads, first, later)
         if shapes != self.shapes or Batched in map(type, grads):
-            self._check(grads)
+            self.check(grads)
         if not self._is_even:
-            return grads, self._runs(grads, first, later)
+            return grads, self.runs_of(grads, first, later)
         run = self._one_run[0]
         run.step = step = self._steps[0] + self._common_steps + 1
         run.plan = plan = later if step > 1 else first
@@ -462,7 +479,12 @@ class Chunk:
         as_rows = use == "need" or (use == "update" and not self._packed)
         return [None if g is None else g if as_rows and g.is_sparse else g._array for g in held]
 
-    def _check(self, grads: Sequence[Array]) -> None:
+    def check(self, grads: Sequence[Array]) -> None:
+        """Raise if the array of a gradient, None where there is none, does not fit its parameter.
+
+        Raises:
+            ShapeError, RuntimeError: it does not, or the parameter has another shape than before.
+        """
         for p, g, shape in zip(self.params, grads, self.shapes, strict=True):
             if p._array.shape != shape:
                 raise errors.StateError(
@@ -475,7 +497,8 @@ class Chunk:
             if g is not None and g.shape != shape:
                 raise errors.ShapeError(f"step(): the gradient of {describe(p)} has shape {g.shape}")
 
-    def _runs(self, grads: Sequence[Array], first: Plan, later: Plan) -> list[Run]:
+    def runs_of(self, grads: Sequence[Any], first: Plan, later: Plan) -> list[Run]:
+        """Return the runs of the next step, where these are the gradients, None where there is none."""
         found: list[Run] = []
         for k, g in enumerate(grads):
             if g is None:
@@ -500,7 +523,7 @@ class Chunk:
         self._common_steps = 0
         self._is_even = steps.count(steps[0]) == len(steps)
 
-    def _calls_to_count(self, runs: list[Run]) -> list[Call]:
+    def calls_to_count(self, runs: list[Run]) -> list[Call]:
         """Return the calls that count the step of parameters that do not all take the same."""
         steps = [step + self._common_steps for step in self._steps]
         for run in runs:
@@ -510,7 +533,7 @@ class Chunk:
         values = {"_steps": steps, "_common_steps": 0, "_is_even": is_even}
         return [(setattr, self, name, value) for name, value in values.items()]
 
-    def use_states(self, names: tuple[str, ...], initial: Callable[[str], float]) -> None:
+    def use_states(self, names: tuple[str, ...], initial: Callable[[str], Number]) -> None:
         """Pass these states to the algorithm, in this order; others, of earlier options, are kept but not used."""
         for name in names:
             self.ensure_state(name, initial(name))
@@ -519,12 +542,12 @@ class Chunk:
         self._quick = _NOT_QUICK
         self._may_write = False
 
-    def ensure_state(self, name: str, value: float = 0.0) -> None:
+    def ensure_state(self, name: str, value: Number = 0.0) -> None:
         """Make the row of a state, filled with this value, unless there is one."""
         if name not in self.buffers:
             like = self.params[0]._array
             row = self.xp.empty_like(like, dtype=real_of(self.dtype), shape=(self.offsets[-1],))
-            row[...] = value
+            row[...] = float(value)
             self.buffers[name] = row
 
     def _states(self) -> list[Array]:
@@ -538,7 +561,12 @@ class Chunk:
     # ------------------------------------------------------------ the step
 
     def step_calls(
-        self, grads: Sequence[Array], runs: list[Run], lanes: list[list[Call]], machine: Any = None
+        self,
+        grads: Sequence[Array],
+        runs: list[Run],
+        lanes: list[list[Call]],
+        machine: Any = None,
+        options: Sequence[Tensor] = (),
     ) -> list[Call]:
         """Return the calls that take the step: in place, or in new memory if something else refers to the old.
 
@@ -549,6 +577,7 @@ class Chunk:
             runs: the same.
             lanes: to which calls are added that come before the others; each lane may run on a thread of its own.
             machine: makes the calls of the update where it can; the gradients are then contiguous and aligned.
+            options: Tensors on which the step depends, besides the parameters.
         """
         update = None if machine is None else self._update_by(machine, runs)
         if not self._packed:
@@ -565,14 +594,16 @@ class Chunk:
                 calls.append((setattr, self, "_common_steps", self._common_steps + 1))
         else:
             stepped = [p for run in runs for p in self.params[run.first : run.last]]
-            calls += self._calls_to_count(runs)
+            calls += self.calls_to_count(runs)
         state = current()
         if state is not None and any(rec.open for rec in recorders(state)):
-            for p in stepped:  # open recordings treat the new values as constants
-                calls += calls_to_forget(p, recorders(state))
+            for p in stepped:
+                calls += calls_to_step(p, options)
         else:
             for p in stepped:
                 p._rec = None
+        if self.recorded:
+            calls.append((self.recorded.clear,))
         return calls
 
     def add_quick_calls(

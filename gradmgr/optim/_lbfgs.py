@@ -10,12 +10,14 @@ import numpy as np
 from gradmgr import errors
 from gradmgr._arrays import libraries
 from gradmgr._arrays.captured import capturing
+from gradmgr._engine.context import current
 from gradmgr._engine.tensor import Tensor, raw, wrap
 from gradmgr._engine.tensor_capture import call_whole
 from gradmgr.ops.convert import wide_dtype
 from gradmgr.optim._chunks import flattened, real_of
 from gradmgr.optim._line_search import LineSearch, Point
 from gradmgr.optim._optimizer import Group, Optimizer, check_number, options_of
+from gradmgr.optim._recorded import check_has_no_tangent, write_step
 
 Array = Any
 
@@ -155,6 +157,7 @@ class LBFGS(Optimizer):
             raise TypeError("LBFGS.step needs a closure that computes the loss and its gradients; found None")
         if capturing() is not None:
             return call_whole(self.step, closure, changes=list(self._params()))
+        check_has_no_tangent(self._params())
         with self._lock:
             before, memory = [raw(p).copy() for p in self._params()], self._memory.copied()
             try:
@@ -162,7 +165,7 @@ class LBFGS(Optimizer):
             except BaseException:
                 self._memory = memory
                 for p, value in zip(self._params(), before, strict=True):
-                    p[...] = value
+                    _write(p, value)
                 raise
 
     def _iterate(self, closure: Callable[[], Any]) -> Any:
@@ -251,7 +254,7 @@ class LBFGS(Optimizer):
             count = value.size * (2 if value.dtype.kind == "c" else 1)
             part = self._memory.direction[at : at + count]
             moved = flattened(libraries.namespace(value).ascontiguousarray(value)) + part * step
-            p[...] = _unflattened(moved, value)
+            _write(p, _unflattened(moved, value))
             at += count
 
     # ------------------------------------------------------------ state
@@ -317,6 +320,14 @@ class LBFGS(Optimizer):
         memory.direction, memory.gradient, changes, moves = rows
         memory.changes, memory.moves = list(changes), list(moves)
         return memory
+
+
+def _write(p: Tensor, values: Array) -> None:
+    """Give a parameter other values: in place, where no recording is to be told that they are not recorded."""
+    if current() is None:
+        p[...] = values
+    else:
+        write_step(p, values)
 
 
 def _number(loss: Any) -> float:

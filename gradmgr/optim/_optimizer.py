@@ -23,6 +23,8 @@ from gradmgr._engine.row_sparse import RowSparse
 from gradmgr._engine.tensor import Tensor, describe, raw, wrap
 from gradmgr._engine.tensor_capture import call_whole
 from gradmgr.optim._chunks import Array, Chunk, Plan, Run, Scratch, is_packable
+from gradmgr.optim._numbers import Number, in_double, plain, tensors_in
+from gradmgr.optim._recorded import check_has_no_tangent, gradients_of, open_recorders, recorded_step
 
 Group = dict[str, Any]
 
@@ -36,15 +38,29 @@ _ALTERNATIVES = MappingProxyType(
 )
 
 
-# What torch's optimisers save that has no meaning here: how a step is computed, and products that are computed anew.
-_TORCHS_OPTIONS = frozenset(("foreach", "capturable", "differentiable", "fused"))
+# How a step is computed: this is no part of what is saved.
+_DIFFERENTIABLE = "differentiable"
+# What torch's optimisers save that is not loaded: how a step is computed, and products that are computed anew.
+_TORCHS_OPTIONS = frozenset(("foreach", "capturable", _DIFFERENTIABLE, "fused"))
 _TORCHS_STATES = frozenset(("mu_product",))
 
 
 def _own_options(saved: Group, defaults: Group) -> Group:
-    """Return the options of a saved group without those that only torch has, at whatever they are there."""
+    """Return the options of a saved group without those that are not loaded, at whatever they are there."""
     left_out = _TORCHS_OPTIONS if "decoupled_weight_decay" in defaults else _TORCHS_OPTIONS | {"decoupled_weight_decay"}
-    return {key: value for key, value in saved.items() if key in defaults or key not in left_out}
+    return {key: value for key, value in saved.items() if key not in left_out}
+
+
+def _saved_options(group: Group) -> Group:
+    """Return the options of a group that are saved; of Tensors the values, as a Tensor is a value."""
+    left_out = ("params", _DIFFERENTIABLE)
+    return {key: _snapshot(value) for key, value in group.items() if key not in left_out}
+
+
+def _snapshot(value: Any) -> Any:
+    if type(value) is tuple:
+        return tuple([_snapshot(part) for part in value])
+    return value.detach() if isinstance(value, Tensor) else value
 
 
 def _own_state(saved: Mapping[str, Any]) -> dict[str, Any]:
@@ -170,6 +186,12 @@ class Optimizer:
         ValueError: there are no parameters, one is given twice, or an option is out of range.
 
     A step leaves a parameter whose `.grad` is None unchanged: its value, its state and its step count.
+
+    With `differentiable=True`, which most algorithms have, a step inside of a recording is recorded, as a function of
+    the parameters, their gradients, the states, and of options that are Tensors of one number, such as `lr`: what is
+    computed of the new parameters has derivatives by all of these. A step that is not recorded has none: a gradient
+    that comes to it in a backward pass is an error.
+
     From the first step on the small parameters of a group share one buffer; a program notices this only by its speed.
     """
 
@@ -211,7 +233,7 @@ class Optimizer:
         """Return which states are kept for each parameter with these options."""
         return self._state
 
-    def _initial_value(self, group: Group, name: str) -> float:
+    def _initial_value(self, group: Group, name: str) -> Number:
         """Return the initial value of all numbers of a state."""
         return 0.0
 
@@ -296,6 +318,8 @@ class Optimizer:
 
         Raises:
             TypeError, ValueError: an option or a gradient is wrong; nothing is then changed.
+            RecordingError: a parameter has a tangent in forward mode, and the step is not differentiable.
+            UnsupportedFunctionError: a gradient is of rows, and the algorithm or a recorded step needs whole ones.
         """
         loss = None if closure is None else closure()
         capture = capturing()
@@ -319,6 +343,8 @@ class Optimizer:
         is computed. All else that the step depends on is looked at here, and by conditions of the capture.
         """
         params = list(self._params())
+        if self._is_recorded():
+            capture.add_obstacle("a recorded step of an optimiser with differentiable=True")
         grads = capture.new_arrays_of([p.grad for p in params]) if current() is None else None
         if grads is None or not capture.can_see(params):
             call_whole(self._take_turn, changes=params)
@@ -363,45 +389,98 @@ class Optimizer:
                     return False
         return True
 
+    def _is_recorded(self) -> bool:
+        """Tell whether a step is recorded if it is taken here and now."""
+        return any(group.get(_DIFFERENTIABLE) for group in self.param_groups) and bool(open_recorders())
+
+    def _tensor_options(self, group: Group) -> list[Tensor]:
+        """Return the options of a group that are Tensors."""
+        return [t for name in self.defaults for t in tensors_in(group[name])]
+
+    def _check_has_no_tangent(self) -> None:
+        """Raise if a step that is taken here and now would lose tangents of forward mode."""
+        for group in self.param_groups:
+            stepped = [p for p in group["params"] if p.grad is not None]
+            if stepped and not group.get(_DIFFERENTIABLE):
+                check_has_no_tangent(stepped + self._tensor_options(group))
+
     def _take_step(self, given: Sequence[Array] | None = None, machine: Any = None, first: Sequence[Call] = ()) -> None:
         lanes: list[list[Call]] = []
         calls = [*first]
+        in_context = current() is not None  # most often nothing is to be told of the step
+        is_recorded = in_context and self._is_recorded()
+        if in_context:
+            self._check_has_no_tangent()
+        if is_recorded:
+            calls += self._recorded_calls()
         # With the lock no other thread can take a reference between the count of references and the write.
         with write_lock.lock:
-            for chunk, grads, runs in self._work(given):
-                calls += chunk.step_calls(grads, runs, lanes, machine)
+            for chunk, grads, runs, group in self._work(given, is_recorded):
+                options = self._tensor_options(group) if in_context else ()
+                calls += chunk.step_calls(grads, runs, lanes, machine, options)
             calls.append((setattr, self, "_step_count", self._step_count + 1))
             blocks.run_lanes(lanes, calls)
 
-    def _work(self, given: Sequence[Array] | None = None) -> list[tuple[Chunk, Sequence[Array], list[Run]]]:
-        """Return the chunks that have gradients, with these and the runs of their next step.
+    def _work(
+        self, given: Sequence[Array] | None, is_recorded: bool
+    ) -> list[tuple[Chunk, Sequence[Array], list[Run], Group]]:
+        """Return the chunks that have gradients, with these, the runs of their next step, and their group.
 
-        The gradients are those that are given for all parameters, or else their `.grad`.
+        Args:
+            given: the gradients of all parameters, where they are not their `.grad`.
+            is_recorded: whether groups that are differentiable are left out, as their step is recorded.
         """
         work = []
         for k, group in enumerate(self.param_groups):
-            chunks = self._chunks[k]
-            if chunks is None:
-                chunks = self._renew_chunks(k)
-            for chunk in chunks:
-                if not chunk.fits():
-                    chunks = self._renew_chunks(k)
-                    break
+            if is_recorded and group[_DIFFERENTIABLE]:
+                continue
+            chunks = self._fitting_chunks(k)
             try:
                 plans = self._plans[k]
                 if plans is None or plans.options != self._options(group):
-                    plans = self._plans[k] = self._plans_of(group)
+                    plans = self._plans[k] = self._plain_plans(group)
                 for chunk in chunks:
                     own = None if given is None else (chunk.pick or self._pick(chunk))(given)
                     grads, runs = chunk.next_step(plans.first, plans.later, own)
                     if runs:
                         if chunk.names != plans.names:
                             chunk.use_states(plans.names, partial(self._initial_value, group))
-                        work.append((chunk, grads, runs))
+                        work.append((chunk, grads, runs, group))
             except (TypeError, ValueError):
                 self._check_options(group)  # raises the error that names the option
                 raise
         return work
+
+    def _recorded_calls(self) -> list[Call]:
+        """Compute the step of the groups that are differentiable, recorded; return the calls that take over what it is.
+
+        It is computed before the lock is held, as hooks on saved tensors may run. All is checked first, so that nothing
+        is recorded of a step that is refused.
+        """
+        work = []
+        for k, group in enumerate(self.param_groups):
+            if group[_DIFFERENTIABLE]:
+                self._plain_plans(group)
+                with write_lock.lock:
+                    chunks = self._fitting_chunks(k)
+                work.append((group, [(chunk, gradients_of(chunk)) for chunk in chunks]))
+        calls = []
+        for group, pairs in work:
+            options = {name: in_double(value) for name, value in group.items() if name != "params"}
+            plans, initial = self._plans_of(options), partial(self._initial_value, options)
+            for chunk, grads in pairs:
+                calls += recorded_step(chunk, grads, plans.first, plans.later, plans.names, initial)
+        return calls
+
+    def _fitting_chunks(self, k: int) -> list[Chunk]:
+        """Return the chunks of a group, made anew where a parameter was cast or moved."""
+        chunks = self._chunks[k]
+        if chunks is None:
+            return self._renew_chunks(k)
+        for chunk in chunks:
+            if not chunk.fits():
+                return self._renew_chunks(k)
+        return chunks
 
     def _pick(self, chunk: Chunk) -> Callable[[Sequence[Array]], Sequence[Array]]:
         """Give a chunk what takes the gradients of its parameters out of those of all parameters, and return it."""
@@ -411,8 +490,22 @@ class Optimizer:
         chunk.pick = chosen
         return chosen  # type: ignore[no-any-return]  # a function of a sequence
 
+    def _plain_plans(self, group: Group) -> _Plans:
+        """Return the plans of a group for its present options, with a float for each Tensor among them.
+
+        Raises:
+            TypeError, ValueError: an option is wrong.
+        """
+        try:
+            if _is_immutable(self._options(group)):
+                return self._plans_of(group)
+            return self._plans_of({name: plain(value) for name, value in group.items() if name != "params"})
+        except (TypeError, ValueError):
+            self._check_options(group)  # raises the error that names the option
+            raise
+
     def _plans_of(self, group: Group) -> _Plans:
-        """Return the plans of a group for its present options."""
+        """Return the plans for these options."""
         options = self._options(group)
         plan = self._plan(group)
         compared = options if _is_immutable(options) else None
@@ -478,7 +571,7 @@ class Optimizer:
         number = 0
         for group, chunks in zip(self.param_groups, self._chunks, strict=True):
             states = self._state_of(chunks or [])
-            saved = {key: value for key, value in group.items() if key != "params"}
+            saved = _saved_options(group)
             saved["params"] = list(range(number, number + len(group["params"])))
             everything["param_groups"].append(saved)
             for p in group["params"]:
@@ -539,7 +632,7 @@ class Optimizer:
         return misfits, options, {params[number]: state for number, state in states.items() if number in params}
 
     def _option_faults(self, group: Group, saved: Group) -> list[str]:
-        faults = [f"option {key!r} is missing" for key in self.defaults if key not in saved]
+        faults = [f"option {key!r} is missing" for key in self.defaults if key not in (*saved, _DIFFERENTIABLE)]
         known = (*self.defaults, "initial_lr", "name", "param_names")
         faults += [f"option {key!r} is not known" for key in saved if key not in (*known, *group)]
         own, loaded = group.get("param_names"), saved.get("param_names")

@@ -124,7 +124,8 @@ class GradScaler:
         Call it before code that needs unscaled gradients, such as `clip_grad_norm_`; otherwise `step` calls it.
 
         Raises:
-            RuntimeError: it was called since the last `update`, or after `step`; or no loss was ever scaled.
+            RuntimeError: it was called since the last `update`, or after `step`; no loss was ever scaled; or a step of
+                the optimiser is recorded here (`differentiable=True`).
         """
         if not self._enabled:
             return
@@ -163,7 +164,8 @@ class GradScaler:
             What the optimiser's `step` returned, or None if it was skipped.
 
         Raises:
-            RuntimeError: it was called since the last `update`, no loss was scaled, or no parameter has a gradient.
+            RuntimeError: it was called since the last `update`, no loss was scaled, no parameter has a gradient, or
+                the step is recorded here (`differentiable=True`).
         """
         if not self._enabled:
             return optimizer.step(*args, **kwargs)
@@ -228,6 +230,11 @@ class GradScaler:
     def _state_of_round(self, optimizer: Optimizer) -> _RoundState:
         if not isinstance(optimizer, Optimizer):
             raise TypeError(f"a GradScaler works with an optimiser of gradmgr.optim; found {type(optimizer).__name__}")
+        if optimizer._is_recorded():
+            raise errors.RecordingError(
+                "a GradScaler divides gradients in place, as constants, which would cut their history, and the step of "
+                "this optimiser, of differentiable=True, is recorded here; step it without a GradScaler, in float32"
+            )
         return self._rounds.setdefault(optimizer, _RoundState(optimizer))
 
     # ------------------------------------------------------------ options and state

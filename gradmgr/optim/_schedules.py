@@ -10,13 +10,21 @@ from typing import Any
 
 from gradmgr import errors
 from gradmgr._arrays.atomic import Call, run_atomically
+from gradmgr._engine.tensor import Tensor
 from gradmgr._engine.tensor_capture import runs_each_time_without_tensors
 from gradmgr.optim._optimizer import Group, Optimizer, check_number
 
 
 def check_optimizer(optimizer: Any, asked: str) -> None:
+    """Raise unless it is an optimiser whose learning rates may be set to numbers."""
     if not isinstance(optimizer, Optimizer):
         raise TypeError(f"{asked} takes an optimiser of gradmgr.optim; found {type(optimizer).__name__}")
+    for k, group in enumerate(optimizer.param_groups):
+        if group.get("differentiable") and isinstance(group.get("lr"), Tensor):
+            raise ValueError(
+                f"{asked} sets `lr` to a number; in group {k} it is a Tensor, by which steps have a derivative; "
+                f"set optimizer.param_groups[{k}]['lr'] to a function of the Tensor before each step instead"
+            )
 
 
 def check_count(name: str, value: Any) -> None:
@@ -101,6 +109,7 @@ class LRScheduler(Saved):
 
     Raises:
         TypeError: `optimizer` is not an Optimizer.
+        ValueError: it is differentiable, and an `lr` is a Tensor.
         KeyError: last_epoch is not -1, and a group has no "initial_lr".
     """
 

@@ -25,7 +25,7 @@ from gradmgr.profiler._flops import flops_of
 OP, VJP, BACKWARD, REGION = "op", "vjp", "backward", "region"
 
 # Entries of a tape that are not ops: for one of several results, for attached and for removed values.
-_BOOKKEEPING = frozenset(("result", "checkpoint.result", "attach", "stale"))
+_BOOKKEEPING = frozenset(("result", "checkpoint.result", "attach", "stale", "unrecorded step"))
 _CALL = Context.call.__code__
 
 Frames = tuple[tuple[CodeType, int], ...]

@@ -595,3 +595,30 @@ def test_a_decision_by_what_a_function_made_stays_eager(native: bool) -> None:
     with pytest.warns(errors.CompileWarning, match="depends on what an earlier call has changed"):
         found = history(make(), lambda step: compile(step, native=native))
     assert first_difference(found, expected) == ""
+
+
+def test_a_function_with_a_recorded_step_runs_eagerly():
+    """Its derivatives are those of the step, and not of values that it left."""
+    w = tensor([0.3, -0.8, 1.1])
+
+    def step(x):
+        with GradManager().attach(w) as outer:
+            own = w * 1.0
+            inner, optimizer = GradManager().attach(own), optim.SGD([own], lr=0.5, differentiable=True)
+            with inner:
+                inner.backward((own**3 * x).sum())
+            optimizer.step()
+            outer.backward((own * own).sum())
+
+    compiled = compile(step)
+    found = []
+    for f in (step, compiled):
+        for factor in (1.0, 2.0, 3.0):
+            w.grad = None
+            if f is compiled and factor == 1.0:
+                with pytest.warns(errors.CompileWarning, match="a recorded step of an optimiser"):
+                    f(tensor(factor))
+            else:
+                f(tensor(factor))
+            found.append(w.grad.tolist())
+    assert found[:3] == found[3:]

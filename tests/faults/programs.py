@@ -733,7 +733,21 @@ class _Optimised(Program):
         return {"parameters and optimiser state": frozen(model), "gradients": frozen([p.grad for p in self.params])}
 
 
+class _RecordedSteps(_Optimised):
+    """A recorded step, after which the program goes on as it would after one that is not."""
+
+    def __init__(self, kind: Any, **options: Any) -> None:
+        super().__init__(kind, differentiable=True, **options)
+        self.gm = GradManager().attach(self.params)
+
+    def run(self, mark: Mark) -> None:
+        with self.gm:
+            self.optimizer.step()
+
+
 program("SGD", optim.SGD)(_Optimised)
+program("a recorded step of Adam", optim.Adam, amsgrad=True)(_RecordedSteps)
+program("a recorded step of SGD in float16", optim.SGD, momentum=0.9, dtype="float16")(_RecordedSteps)
 program("SGD with momentum", optim.SGD, momentum=0.9, weight_decay=0.1, nesterov=True)(_Optimised)
 program("Adam", optim.Adam, amsgrad=True)(_Optimised)
 program("Adam in float16", optim.Adam, dtype="float16")(_Optimised)

@@ -14,7 +14,7 @@ import pytest
 from helpers import cupy_on_a_gpu
 
 import gradmgr.numpy as gnp
-from gradmgr import GradManager, Tensor, asarray, errors, grad, nn, no_grad, optim, tensor, vmap
+from gradmgr import GradManager, Tensor, asarray, distributed, errors, grad, nn, no_grad, optim, tensor, vmap
 from gradmgr.optim import _chunks
 
 SMALL = [(8, 16), (16,), (), (0, 2), (16, 3)]
@@ -250,19 +250,118 @@ def test_a_tape_that_needs_the_old_values(make, shapes):
 
 
 @SHAPES
-def test_a_stepped_parameter_is_a_constant_for_every_recording(shapes):
+def test_a_gradient_that_comes_to_an_unrecorded_step_is_an_error(shapes):
+    """In each recording, and where the parameter was attached or computed; what had no gradient is not stepped."""
     params = parameters(shapes)
+    stepped, rest = params[1:] or params, params[:1] if params[1:] else []
     optimizer = optim.SGD(params, lr=0.1)
-    give_gradients(params[1:] or params)
+    give_gradients(stepped)
     gm, outer = GradManager().attach(params), GradManager().attach(params)
     with outer, gm:
-        assert all(p.requires_grad for p in params)
         optimizer.step()
-        stepped = params[1:] or params
-        assert not any(p.requires_grad for p in stepped)
-        assert all(p.requires_grad for p in params if p not in set(stepped))  # they had no gradient
+        for p in rest:
+            gm.backward((p * 2).sum(), retain=True)
+            np.testing.assert_array_equal(p.grad.numpy(), np.full(p.shape, 2.0))
+        before = [p.grad for p in params]
+        for manager in (gm, outer):
+            with pytest.raises(
+                errors.RecordingError, match=r"step\(\) of an optimiser changed at .*test_optim.py:\d+, "
+            ):
+                manager.backward(loss_of(params))
+    assert [p.grad for p in params] == before
+
+
+def test_an_unrecorded_step_that_no_gradient_comes_to_is_no_error():
+    """What is computed before it, or of parameters that this recording does not track, or of detached values."""
+    w, v = parameters([(3,), (3,)])
+    give_gradients([w, v])
+    gm, inner = GradManager().attach(w), GradManager().attach([w, v])
+    optimizer = optim.SGD([w, v], lr=0.1)
+    with gm:
+        y = (w * w).sum()
+        before = w.numpy()
+        optimizer.step()
+        with inner:
+            inner.backward((w**3).sum())  # to the inner manager the new value is a leaf
+        w.grad = None
+        gm.backward(y + (v * v).sum() + (w.detach() * 2).sum())
+    np.testing.assert_array_equal(w.grad.numpy(), 2 * before)
+
+
+def test_the_history_shows_an_unrecorded_step():
+    (w,) = parameters([(3,)])
+    give_gradients([w])
+    gm = GradManager().attach({"w": w})
+    with gm:
+        optim.SGD([w]).step()
+        y = w * w
+        assert "unrecorded step" in gm.summary()
+        assert {edge.node.name() for edge in y.grad_fn.next_functions} == {"unrecorded step"}
+
+
+def test_a_gradient_that_comes_to_a_step_of_lbfgs_is_an_error():
+    (w,) = parameters([(3,)])
+    before = w.numpy()
+    outer, inner = GradManager().attach(w), GradManager().attach(w)
+    optimizer = optim.LBFGS([w], max_iter=3)
+
+    def closure():
+        optimizer.zero_grad()
+        with inner:
+            loss = ((w - 1) ** 2).sum()
+            inner.backward(loss)
+        return loss
+
+    with outer:
+        y = (w * w).sum()
+        optimizer.step(closure)
+        w.grad = None
+        outer.backward(y, retain=True)
+        with pytest.raises(errors.RecordingError, match="differentiable=True"):
+            outer.backward(loss_of([w]))
+    np.testing.assert_array_equal(w.grad.numpy(), 2 * before)
+    np.testing.assert_allclose(w.numpy(), 1.0)
+
+
+def test_a_gradient_that_comes_to_a_step_divided_among_ranks_is_an_error():
+    w, rate = tensor([1.0, 2.0]), tensor(0.5)
+    distributed.init()
+    try:
+        optimizer = distributed.ZeroRedundancyOptimizer([w], optim.SGD, lr=rate)
+        for attached in (w, rate):
+            gm = GradManager().attach(attached)
+            with gm:
+                w.grad = tensor([1.0, 1.0])
+                optimizer.step()
+                with pytest.raises(errors.RecordingError, match="differentiable=True"):
+                    gm.backward((w * 2).sum())
+        assert w.tolist() == [0.0, 1.0]
+    finally:
+        distributed.finalize()
+
+
+def test_after_a_step_within_no_grad_parameters_are_constants():
+    (w,) = parameters([(3,)])
+    give_gradients([w])
+    gm = GradManager().attach(w)
+    with gm:
+        with no_grad():
+            optim.Adam([w]).step()
+        assert not w.requires_grad
         with pytest.raises(errors.NotRecordedError):
-            gm.backward((stepped[0] * 2).sum())
+            gm.backward((w * 2).sum())
+
+
+@pytest.mark.parametrize("asked", ["backward", "grad"])
+def test_a_learning_rate_that_is_tracked_is_an_input_of_a_step(asked):
+    """Of which the derivative is asked for, and would be missing."""
+    w, rate = tensor([1.0, 2.0]), tensor(0.1)
+    give_gradients([w])
+    gm = GradManager().attach(rate)
+    with gm:
+        optim.SGD([w], lr=rate).step()
+        with pytest.raises(errors.RecordingError, match="differentiable=True"):
+            gm.backward(w.sum()) if asked == "backward" else grad(w.sum(), [rate], allow_unused=True)
 
 
 def test_an_outer_managers_derivative_through_an_inner_step():

@@ -262,7 +262,7 @@ def test_defaults_are_torchs_and_the_papers():
         "RAdam": {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0, "decoupled_weight_decay": False},
         "Lion": {"lr": 1e-4, "betas": (0.9, 0.99), "weight_decay": 0},
     }.items():
-        assert getattr(optim, name)(p).defaults == {**expected, "maximize": False}
+        assert getattr(optim, name)(p).defaults == {**expected, "maximize": False, "differentiable": False}
 
 
 @pytest.mark.parametrize("name", ["Adam", "AdamW"])

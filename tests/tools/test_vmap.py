@@ -658,6 +658,84 @@ def test_an_argument_that_is_the_same_for_all_is_not_changed_for_good() -> None:
     np.testing.assert_array_equal(w.grad.numpy(), [2.0, 4.0])
 
 
+def _by_backward(w: Tensor, row: Tensor) -> Tensor:
+    gm = GradManager().attach(w)
+    with gm:
+        gm.backward((w * w * row).sum())
+    return row
+
+
+def _by_assignment(w: Tensor, row: Tensor) -> Tensor:
+    w.grad = 2 * row
+    return row
+
+
+def _by_a_nested_vmap(w: Tensor, row: Tensor) -> Tensor:
+    return vmap(lambda number: _by_backward(w, number * w))(row)
+
+
+@pytest.mark.parametrize("is_argument", [True, False])
+@pytest.mark.parametrize("before", [None, [5.0, 6.0]])
+@pytest.mark.parametrize("f", [_by_backward, _by_assignment, _by_a_nested_vmap])
+def test_a_gradient_of_each_example_is_not_left_in_what_all_share(
+    f: Callable[[Tensor, Tensor], Tensor], before: list[float] | None, is_argument: bool
+) -> None:
+    w, x = tensor([1.0, 2.0]), rows(3, 2)
+    held = w.grad = None if before is None else tensor(before)
+    with pytest.raises(
+        errors.BatchedWriteError, match=r"the \.grad of a Tensor of shape \(2,\).*set to gradients that"
+    ):
+        vmap(f, (None, 0))(w, x) if is_argument else vmap(lambda row: f(w, row))(x)
+    assert w.grad is held
+    assert held is None or held.tolist() == before
+
+
+@pytest.mark.parametrize("before", [None, [5.0, 6.0]])
+def test_a_gradient_of_each_example_may_be_taken_inside(before: list[float] | None) -> None:
+    w, x = tensor([1.0, 2.0]), rows(3, 2)
+    held = None if before is None else tensor(before)
+
+    def f(row: Tensor) -> Any:
+        w.grad = held
+        _by_backward(w, row)
+        found, w.grad = w.grad, None
+        return found
+
+    np.testing.assert_allclose(vmap(f)(x).numpy(), 2 * w.numpy() * x.numpy() + (before or 0.0))
+    assert w.grad is None
+    assert held is None or held.tolist() == before
+
+
+def test_a_gradient_is_as_before_where_the_mapped_function_raises() -> None:
+    w, held = tensor([1.0, 2.0]), tensor([5.0, 6.0])
+    w.grad = held
+
+    def f(row: Tensor) -> Tensor:
+        _by_backward(w, row)
+        raise KeyError
+
+    with pytest.raises(KeyError):
+        vmap(f)(rows(3, 2))
+    assert w.grad is held
+    assert held.tolist() == [5.0, 6.0]
+
+
+def test_gradients_of_what_was_made_inside_are_no_error() -> None:
+    """Here what is made refers to itself, and lives until garbage is collected."""
+
+    class Holder:
+        def __init__(self) -> None:
+            self.own, self.itself = tensor([1.0, 2.0]), self
+
+    def f(row: Tensor) -> Any:
+        holder = Holder()
+        _by_backward(holder.own, row)
+        return holder.own.grad
+
+    x = rows(3, 2)
+    np.testing.assert_allclose(vmap(f)(x).numpy(), 2 * np.array([1.0, 2.0]) * x.numpy())
+
+
 def test_a_plain_array_is_never_written_to() -> None:
     plain, x = np.zeros(2), rows(3, 2)
     with pytest.raises(errors.BatchedWriteError, match="the same for all"):
