@@ -359,12 +359,8 @@ class _Search:
             self._visit_array(value, name)
         elif isinstance(value, np.random.Generator):
             self.generators[id(value)] = value
-        elif _is_stateful(value):
-            self._refuse(f"it reads {name}, a {type(value).__name__}, which changes as it is read", name)
-        elif (volatile := volatile_module_of(value)) is not None:
-            self._refuse(f"it reads {name}, of the module {volatile}, which gives other values each time", name)
-        elif reads_hidden(value):
-            self._refuse(f"it calls {name}, which reads what lies outside of the program", name)
+        elif (why := _why_unreadable(value)) is not None:
+            self._refuse(f"it reads {name}, {why}", name)
         elif isinstance(value, types.FunctionType):
             self._visit_function(value)
         elif isinstance(value, types.ModuleType):
@@ -459,7 +455,7 @@ class _Search:
             if not isinstance(value.__self__, (types.ModuleType, type)):
                 self._add_of_itself(value, "__self__", name)
         elif isinstance(value, (operator.attrgetter, operator.methodcaller)):
-            parts = value.__reduce__()[1]  # type: ignore[index]  # the class, and what it was given
+            parts = value.__reduce__()[1]  # the class, and what it was given
             self._words.update(word for part in parts if isinstance(part, str) for word in part.split("."))
         elif isinstance(value, np.vectorize):
             self._visit(value.pyfunc, name)
@@ -503,14 +499,7 @@ class _Search:
             return
         for name in OF_FILES.intersection(code.co_names):
             self._refuse(f"it calls {name}(), which reads a file", name)
-        self._words |= words_in(code)
-        if asks_loggers(self._words):
-            self._refuse(
-                "it asks for the level of a Logger that it looks up; keep the Logger in a variable", "getLogger"
-            )
-        questions = questions_in(code)
-        self._asks = self._asks or questions.asks
-        self._catches = self._catches or questions.catches
+        self._enter_words(code)
         self._note_of_itself(function, "__code__", f"the code of {function.__name__}")
         if id(code) not in self._names_in:
             self._names_in[id(code)] = names_in(code)
@@ -528,6 +517,17 @@ class _Search:
         for name in vars(function) if everything else self._words.intersection(vars(function)):
             read, write = functools.partial(getattr, function, name), functools.partial(setattr, function, name)
             self._add((id(function), name), f"{function.__name__}.{name}", read, write, (vars(function), name))
+
+    def _enter_words(self, code: types.CodeType) -> None:
+        """Note what code names, and what it may ask."""
+        self._words |= words_in(code)
+        if asks_loggers(self._words):
+            self._refuse(
+                "it asks for the level of a Logger that it looks up; keep the Logger in a variable", "getLogger"
+            )
+        questions = questions_in(code)
+        self._asks = self._asks or questions.asks
+        self._catches = self._catches or questions.catches
 
     def _add_count(self, value: Any, name: str) -> None:
         """Add how many attributes an object has, as a new one may hide that of a class, or be asked for."""
@@ -659,6 +659,16 @@ def _content_of(cell: Any) -> Any:
         return cell.cell_contents
     except ValueError:
         return _MISSING
+
+
+def _why_unreadable(value: Any) -> str | None:
+    """Return why what a value gives cannot be compared, whatever code does with it; None where it can."""
+    if _is_stateful(value):
+        return f"a {type(value).__name__}, which changes as it is read"
+    volatile = volatile_module_of(value)
+    if volatile is not None:
+        return f"of the module {volatile}, which gives other values each time"
+    return "which reads what lies outside of the program" if reads_hidden(value) else None
 
 
 def _is_stateful(value: Any) -> bool:

@@ -175,7 +175,7 @@ class Questions(NamedTuple):
     """What code may learn of an array that its stand-in answers otherwise.
 
     Attributes:
-        asks: whether it asks for a class, by type() or __class__ of something else than `self`, or whether there is
+        asks: whether it asks for a class, by type() or __class__ of something else than `self`, or whether there is an
             attribute that one of both has, or catches all errors.
         catches: whether it catches some errors.
     """
