@@ -63,10 +63,12 @@ from gradmgr._transforms.sources import (
     runs_each_time,
     words_in,
 )
-from gradmgr._transforms.stand_ins import StandIns, large_arrays_in, release
+from gradmgr._transforms.stand_ins import CachedCall, StandIns, has_cache, large_arrays_in, release
 
 _DEPTH = 6  # of containers in containers
 _MOST = 10000  # elements of a container that are compared
+
+_MOST_CACHED = 100  # calls of functions with `lru_cache` that are compared
 
 _MISSING = object()
 
@@ -151,6 +153,22 @@ def _content(value: Any) -> Any:
     return value if isinstance(value, BY_VALUE) else None
 
 
+def _is_unchanging(value: Any) -> bool:
+    """Tell whether nothing of a value can change."""
+    if isinstance(value, tuple):
+        return all(map(_is_unchanging, value))
+    kinds = (*BY_VALUE, *BY_TEXT, types.CodeType, types.FunctionType, type, np.dtype)
+    return isinstance(value, kinds) and not is_of_program(type(value).__module__)
+
+
+def _is_comparable(value: Any) -> bool:
+    """Tell whether a change of a value is noticed in each call, without a look at what it refers to."""
+    if isinstance(value, tuple):
+        return all(map(_is_comparable, value))
+    is_array = value.__class__ is np.ndarray and not is_large_array(value)
+    return is_array or isinstance(value, Tensor) or _is_unchanging(value)
+
+
 def _reference_to(value: Any) -> Callable[[], Any]:
     if isinstance(value, types.CodeType):
         return functools.partial(_itself, value)
@@ -210,7 +228,7 @@ class Environment:
         obstacle: why what it reads cannot be compared; None where it can.
     """
 
-    __slots__ = ("_arrays", "_asks_class", "_given", "_names", "_states", "obstacle")
+    __slots__ = ("_arrays", "_asks_class", "_cached", "_given", "_names", "_states", "obstacle")
 
     def __init__(self, function: Any, arguments: Iterable[Any] = ()) -> None:
         search = _Search(arguments)
@@ -223,6 +241,7 @@ class Environment:
         self._given = {id(a): a for a in arguments if is_large_array(a)}
         self._arrays = [(a, zlib.crc32(np.ascontiguousarray(a).tobytes())) for a in search.arrays.values()]
         self._states = [(g, _state_of(g)) for g in search.generators.values()]
+        self._cached: list[CachedCall] = []
 
     def test(self) -> Callable[[], bool]:
         """Return a function that tells quickly whether nothing has changed; it may also say no where nothing has."""
@@ -242,6 +261,7 @@ class Environment:
         Args:
             known: the Generators whose draws were captured.
         """
+        self._add_cached()
         changed = self._changed(name for name in self._names if not name.may_change)
         if changed is not None:
             self.obstacle = f"the function changes {changed}, which it reads"
@@ -253,6 +273,27 @@ class Environment:
                 self.obstacle = "the function draws random numbers that are not captured; draw arrays, by name"
         self._arrays.clear()
         self._states.clear()
+
+    def _add_cached(self) -> None:
+        """Add what functions with `lru_cache` gave, which a replay asks for again; nothing else can be compared."""
+        made: set[Any] = set()
+        for function, args, keywords, result in self._cached:
+            name = getattr(function, "__name__", "a function")
+            if not (_is_unchanging((args, *keywords.values())) and _is_comparable(result)):
+                self.obstacle = (
+                    f"it calls {name}(), which functools.lru_cache keeps the results of, with or for what may change "
+                    "unseen; call it outside, and pass the result as an argument"
+                )
+            elif (key := (id(function), args, *keywords.items())) not in made:
+                made.add(key)
+                self._names.append(
+                    _Name(f"what {name}() gives", functools.partial(function, *args, **keywords), None, None, None)
+                )
+        if len(made) > _MOST_CACHED:
+            self.obstacle = (
+                "it makes more calls of functions with functools.lru_cache than can be compared in each call"
+            )
+        self._cached = []
 
     def replace(self, capture: TensorCapture, given: Mapping[int, Any]) -> tuple[Callable[[], None], set[int]]:
         """Let names of Generators, of objects with array functions and of large arrays stand for stand-ins.
@@ -267,7 +308,8 @@ class Environment:
             What restores them, and the identities of those arguments that names stand for.
         """
         sees_arrays = self.obstacle is None and not self._asks_class
-        stand_ins = StandIns(capture if sees_arrays else None, given)
+        stand_ins = StandIns(capture, given, sees_arrays=sees_arrays)
+        self._cached = stand_ins.cached
 
         def restore() -> None:
             stand_ins.restore()
@@ -471,7 +513,9 @@ class _Search:
         if key not in self.names:
             self.names[key] = _Name(name, read, write, place, self._code)
         value = read()
-        if write is None or not runs_each_time(value):
+        if write is not None and has_cache(value):
+            self._visit(value.__wrapped__, name)
+        elif write is None or not runs_each_time(value):
             self._visit(value, name)
 
     def _visit_function(self, function: types.FunctionType) -> None:
@@ -485,11 +529,18 @@ class _Search:
         finally:
             self._code = before
 
-    def _visit_code(self, function: types.FunctionType) -> None:
+    def _visit_closure(self, function: types.FunctionType) -> None:
         code = function.__code__
+        is_dispatch = code.co_filename == functools.singledispatch.__code__.co_filename
         for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+            if is_dispatch and name == "dispatch_cache":  # of what its registry says
+                continue
             write = functools.partial(setattr, cell, "cell_contents")
             self._add(id(cell), name, functools.partial(_content_of, cell), write, cell)
+
+    def _visit_code(self, function: types.FunctionType) -> None:
+        code = function.__code__
+        self._visit_closure(function)
         self._visit(getattr(function, "__wrapped__", None), function.__name__)
         for name in ("__defaults__", "__kwdefaults__"):
             if getattr(function, name):
@@ -511,10 +562,13 @@ class _Search:
             self._visit_global(function.__globals__, name, names.read[name])
         for name in sorted(names.imported & sys.modules.keys()):
             self._visit(sys.modules[name], name)
+        self._visit_attributes_of_function(function)
+
+    def _visit_attributes_of_function(self, function: types.FunctionType) -> None:
         everything = not self._words.isdisjoint(_REFLECTION)
         if everything:
             self._add_count(function, function.__name__)
-        for name in vars(function) if everything else self._words.intersection(vars(function)):
+        for name in list(vars(function)) if everything else self._words.intersection(vars(function)):
             read, write = functools.partial(getattr, function, name), functools.partial(setattr, function, name)
             self._add((id(function), name), f"{function.__name__}.{name}", read, write, (vars(function), name))
 

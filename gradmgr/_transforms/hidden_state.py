@@ -29,7 +29,18 @@ _STEADY = frozenset(
     (
         *("__future__", "_abc", "_bisect", "_collections", "_collections_abc", "_contextvars", "_functools", "_heapq"),
         *("_operator", "_statistics", "_struct", "_typing", "_warnings", "_weakref", "abc", "array", "base64"),
-        *("binascii", "bisect", "builtins", "cmath", "collections", "colorsys", "contextlib", "contextvars", "copy"),
+        *(
+            "binascii",
+            "bisect",
+            "builtins",
+            "cmath",
+            "collections",
+            "colorsys",
+            "concurrent",
+            "contextlib",
+            "contextvars",
+            "copy",
+        ),
         *("dataclasses", "enum", "fractions", "functools", "heapq", "itertools", "json", "keyword", "logging", "math"),
         *("numbers", "operator", "pprint", "re", "reprlib", "statistics", "string", "struct", "textwrap", "traceback"),
         *("types", "typing", "unicodedata", "warnings", "weakref"),
@@ -126,7 +137,7 @@ def hides_state(value: Any, words: set[str]) -> str | None:
     """
     kind = type(value)
     if isinstance(value, functools._lru_cache_wrapper):
-        return "whose results functools.lru_cache keeps, so that they may change unseen; call it outside"
+        return "whose results functools.lru_cache keeps, so that they may change unseen; read it by a name of its own"
     if isinstance(value, PurePath):
         return None if words.isdisjoint(_OF_PATHS) else "by which files are looked up, which may change; do it outside"
     if isinstance(value, _LOCKS) and "locked" in words:
