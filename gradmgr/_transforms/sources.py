@@ -21,8 +21,8 @@ BY_VALUE = (bool, int, str, bytes, type(None), np.generic, range)
 BY_TEXT = (float, complex)  # so that -0.0 is not 0.0, and NaN is NaN
 BY_BYTES = (bytearray, array.array)
 _MAPPINGS = (dict, types.MappingProxyType, UserDict, ChainMap)
-_VIEWS: tuple[type, ...] = type({}.keys()), type({}.values()), type({}.items())
-CONTAINERS = (list, tuple, set, frozenset, deque, UserList, *_MAPPINGS, *_VIEWS)
+_VIEWS: tuple[Any, ...] = type({}.keys()), type({}.values()), type({}.items())
+CONTAINERS: Any = (list, tuple, set, frozenset, deque, UserList, *_MAPPINGS, *_VIEWS)
 SMALL = 1 << 11  # bytes of an array that are compared
 
 # Built-in functions that read what no name in the code stands for.
