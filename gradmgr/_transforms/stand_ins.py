@@ -9,10 +9,11 @@ calls are captured; each replay makes the calls with what the objects and arrays
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections import UserDict, UserList, deque
 from collections.abc import Callable, Iterator, Mapping
-from functools import _lru_cache_wrapper, partial
+from functools import partial
 from types import MethodType
 from typing import Any, NamedTuple
 
@@ -58,7 +59,7 @@ class CachedCall(NamedTuple):
 
 def has_cache(value: Any) -> bool:
     """Tell whether a value is a function with `functools.lru_cache`."""
-    return isinstance(value, _lru_cache_wrapper)
+    return isinstance(value, functools._lru_cache_wrapper)
 
 
 class CachingStandIn:
