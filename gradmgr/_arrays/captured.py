@@ -45,6 +45,8 @@ Place = tuple[CodeType, int]
 _ROOT = str(Path(__file__).resolve().parents[1])
 _CONVERSIONS = f"{_ROOT}/_engine/tensor.py"  # where a program asks for a number
 
+_VALUES_TAKEN = "a function that is not NumPy's, or numpy.asarray(), takes the values of an array"
+
 # Classes of arguments that are no arrays and hold none.
 _PLAIN = frozenset((int, float, complex, bool, str, type(None), type, type(Ellipsis), np.dtype))
 
@@ -798,7 +800,7 @@ class CapturedArray:
         return self.inner.__reduce__()
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
-        self.capture.add_obstacle("a function that is not NumPy's, or numpy.asarray(), takes the values of an array")
+        self.capture.add_obstacle(_VALUES_TAKEN)
         return np.array(self.inner, dtype=dtype, copy=copy)
 
     def __float__(self) -> float:
@@ -820,9 +822,9 @@ class CapturedArray:
         )
 
     def __getattr__(self, name: str) -> Any:  # called for names that Python did not find
-        if not hasattr(type(self.inner), name) or name.startswith("__array"):
+        if not hasattr(type(self.inner), name):
             raise AttributeError(f"an array has no attribute {name!r}")
-        self.capture.add_obstacle(f"{name} of an array")
+        self.capture.add_obstacle(_VALUES_TAKEN if name.startswith("__array") else f"{name} of an array")
         return getattr(self.inner, name)
 
     def item(self, *args: Any) -> Any:

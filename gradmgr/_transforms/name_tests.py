@@ -31,6 +31,19 @@ class Attribute(NamedTuple):
     name: str
 
 
+class OfItself(NamedTuple):
+    """An attribute of an object, which `owner()` is, that does not stand in its dict."""
+
+    owner: Callable[[], Any]
+    name: str
+
+
+class CountOfAttributes(NamedTuple):
+    """How many attributes stand in the dict of an object, which `owner()` is."""
+
+    owner: Callable[[], Any]
+
+
 class Value(Protocol):
     """What a value was.
 
@@ -100,14 +113,22 @@ class _Writer:
             return None
         if isinstance(place, types.CellType):
             return f"{self._constant(place, 'cell')}.cell_contents"
-        if not isinstance(place, Attribute):
-            variables, name = place
-            return f"{self._constant(variables, 'globals')}[{name!r}]"
-        owner = id(place.owner())
-        if owner not in self._owners:
-            self._owners[owner] = f"d{len(self._owners)}"
-            self._lines.append(f"{self._owners[owner]} = {self._constant(place.owner, 'reference')}().__dict__")
-        return f"{self._owners[owner]}[{place.name!r}]"
+        if isinstance(place, OfItself):
+            return f"{self._constant(place.owner, 'reference')}().{place.name}"
+        if isinstance(place, CountOfAttributes):
+            return f"len({self._dict_of(place.owner)})"
+        if isinstance(place, Attribute):
+            return f"{self._dict_of(place.owner)}[{place.name!r}]"
+        variables, name = place
+        return f"{self._constant(variables, 'globals')}[{name!r}]"
+
+    def _dict_of(self, owner: Callable[[], Any]) -> str:
+        """Write a line that gets the dict of an object, where there is none, and return its name."""
+        key = id(owner())
+        if key not in self._owners:
+            self._owners[key] = f"d{len(self._owners)}"
+            self._lines.append(f"{self._owners[key]} = {self._constant(owner, 'reference')}().__dict__")
+        return self._owners[key]
 
     def _difference(self, value: Value, read: str) -> str | None:
         """Write a test that is true where what is read is not the value; None where that takes a call."""
@@ -117,8 +138,10 @@ class _Writer:
             differs = self._is_other(value, f"(x := {read})")
             if value.content is None:
                 return differs
-            is_array = value.kind is np.ndarray
-            return f"{differs} or x.tobytes() != {self._constant(value.content)}" if is_array else None
+            if value.kind is not np.ndarray:
+                return None
+            data, shape, dtype = map(self._constant, value.content)
+            return f"{differs} or x.tobytes() != {data} or x.shape != {shape} or x.dtype is not {dtype}"
         if value.parts is not None:
             return self._difference_of_parts(value, read)
         if value.value is not None or value.kind is type(None):

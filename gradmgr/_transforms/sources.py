@@ -6,9 +6,10 @@ Code of the program's own is read, name by name. That of libraries is not: what 
 from __future__ import annotations
 
 import array
+import itertools
 import sys
 import types
-from collections import UserDict, UserList, deque
+from collections import ChainMap, UserDict, UserList, deque
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,13 +20,11 @@ from gradmgr._engine.tensor import Tensor
 BY_VALUE = (bool, int, str, bytes, type(None), np.generic, range)
 BY_TEXT = (float, complex)  # so that -0.0 is not 0.0, and NaN is NaN
 BY_BYTES = (bytearray, array.array)
-CONTAINERS = (list, tuple, dict, set, frozenset, deque, types.MappingProxyType, UserDict, UserList)
+_MAPPINGS = (dict, types.MappingProxyType, UserDict, ChainMap)
+_VIEWS: tuple[Any, ...] = type({}.keys()), type({}.values()), type({}.items())
+CONTAINERS: Any = (list, tuple, set, frozenset, deque, UserList, *_MAPPINGS, *_VIEWS)
 SMALL = 1 << 11  # bytes of an array that are compared
 
-# Modules whose functions give another value each time, or depend on what lies outside of the program.
-_VOLATILE = frozenset(("datetime", "os", "random", "secrets", "socket", "subprocess", "time", "urllib", "uuid"))
-# Of these, the ones whose objects do so, too.
-_WITH_VOLATILE_OBJECTS = frozenset(("os", "random", "secrets", "socket", "subprocess"))
 # Built-in functions that read what no name in the code stands for.
 UNSEEN_READERS = frozenset(("open", "input", "eval", "exec", "globals", "__import__"))
 OF_FILES = frozenset(("read_text", "read_bytes"))  # methods that do so
@@ -50,15 +49,6 @@ def is_of_program(module: Any) -> bool:
         return False
     file = getattr(sys.modules.get(str(module)), "__file__", None) or ""
     return "site-packages" not in file and "dist-packages" not in file
-
-
-def volatile_module_of(value: Any) -> str | None:
-    """Return the module whose functions give another value each time, if a value is it, or is of it; else None."""
-    if isinstance(value, types.ModuleType):
-        return value.__name__ if value.__name__ in _VOLATILE else None
-    is_code = isinstance(value, (type, types.FunctionType, types.BuiltinFunctionType))
-    module = str(getattr(value, "__module__", None) if is_code else type(value).__module__)
-    return module if module in (_VOLATILE if is_code else _WITH_VOLATILE_OBJECTS) else None
 
 
 def computes(name: str, method: Any, *, is_made: bool) -> bool:
@@ -117,8 +107,7 @@ def is_readable(value: Any, depth: int = 4) -> bool:
 
 def held_by(value: Any) -> list[Any]:
     """Return what a container holds, the keys of a dict too."""
-    is_mapping = isinstance(value, (dict, types.MappingProxyType, UserDict))
-    return [*value, *value.values()] if is_mapping else list(value)
+    return [*value, *value.values()] if isinstance(value, _MAPPINGS) else list(value)
 
 
 def attributes_of(value: Any) -> list[str]:
@@ -139,17 +128,19 @@ class Names(NamedTuple):
     Attributes:
         read: by the name of a global, which attributes of it are read at once; None stands for other uses.
         imported: the modules that it imports itself.
+        assigned: the globals that it assigns.
     """
 
     read: dict[str, set[str | None]]
     imported: set[str]
+    assigned: set[str]
 
 
 def names_in(code: types.CodeType) -> Names:
     """Return the globals and modules that code reads by name."""
     import dis  # deferred: few functions are compiled
 
-    names = Names({}, set())
+    names = Names({}, set(), set())
     before: str | None = None
     for instruction in dis.get_instructions(code):
         operation, name = instruction.opname, instruction.argval
@@ -159,6 +150,8 @@ def names_in(code: types.CodeType) -> Names:
             before = None
         if operation == "MATCH_CLASS":  # as isinstance() does
             names.read.setdefault("isinstance", set()).add(None)
+        if operation == "STORE_GLOBAL":
+            names.assigned.add(name)
         if operation == "LOAD_GLOBAL" or operation.endswith("_NAME"):
             if operation == "IMPORT_NAME":
                 names.imported.add(name)
@@ -166,6 +159,7 @@ def names_in(code: types.CodeType) -> Names:
     for inner in [part for part in code.co_consts if isinstance(part, types.CodeType)]:
         found = names_in(inner)
         names.imported.update(found.imported)
+        names.assigned.update(found.assigned)
         for name, attributes in found.read.items():
             names.read.setdefault(name, set()).update(attributes)
     return names
@@ -175,6 +169,68 @@ def words_in(code: types.CodeType) -> set[str]:
     """Return the names of globals and attributes in the code of a function, and of those that it defines."""
     inner = [part for part in code.co_consts if isinstance(part, types.CodeType)]
     return set(code.co_names).union(*map(words_in, inner))
+
+
+class Questions(NamedTuple):
+    """What code may learn of an array that its stand-in answers otherwise.
+
+    Attributes:
+        asks: whether it asks for a class, by type() or __class__ of something else than `self`, or whether there is an
+            attribute that one of both has, or catches all errors.
+        catches: whether it catches some errors.
+    """
+
+    asks: bool
+    catches: bool
+
+
+# Attributes that stand-ins have and arrays, or their elements, have not, or that differ.
+_TELLING = frozenset(
+    ("__array_priority__", "__class__", "__dict__", "__hash__", "__iter__", "__len__", "capture", "inner", "slot")
+)
+
+
+def questions_in(code: types.CodeType) -> Questions:
+    """Return what code, and that of the functions that it defines, may learn of an array."""
+    import dis  # deferred: few functions are compiled
+
+    found = [questions_in(part) for part in code.co_consts if isinstance(part, types.CodeType)]
+    asks = any(each.asks for each in found) or _names_telling(code)
+    catches = any(each.catches for each in found)
+    steps = [step for step in dis.get_instructions(code) if step.opname not in ("PRECALL", "CACHE")]
+    for k, (before, step) in enumerate(itertools.pairwise(steps)):
+        is_type = before.argval == "type" and before.opname.startswith(("LOAD_GLOBAL", "LOAD_NAME"))
+        is_type = is_type and not _is_called(steps, k)
+        is_class = step.argval == "__class__" and step.opname.startswith("LOAD_ATTR")
+        catches_all = before.opname == "PUSH_EXC_INFO" and step.opname == "POP_TOP"
+        asks = asks or catches_all or (is_type and not _is_self(step.argval))
+        asks = asks or (is_class and not _is_self(before.argval))
+        catches = catches or step.opname == "CHECK_EXC_MATCH"
+    return Questions(asks, catches)
+
+
+def _is_called(steps: list[Any], k: int) -> bool:
+    """Tell whether what type() gives is called, as in `type(x)(parts)`; the instruction of number k loads `type`.
+
+    A call of anything but a name puts a null on the stack: before what is called, or after it from Python 3.13 on.
+    """
+    earlier = k > 0 and steps[k - 1].opname == "PUSH_NULL"
+    return earlier or [step.opname for step in steps[k + 2 : k + 4]] == ["CALL", "PUSH_NULL"]
+
+
+def _names_telling(code: types.CodeType) -> bool:
+    """Tell whether code asks, by name, whether something has an attribute that only stand-ins have, or only arrays."""
+    if not {"hasattr", "getattr"}.intersection(code.co_names):
+        return "__array_priority__" in code.co_names
+    return any(isinstance(part, str) and part in _TELLING for part in code.co_consts)
+
+
+def _is_self(name: Any) -> bool:
+    """Tell whether what an instruction loads, at last, is a method's own object or class, or what it is compared with.
+
+    Methods such as those of dataclasses ask whether `other` is of their class.
+    """
+    return (name[-1] if isinstance(name, tuple) else name) in ("self", "cls", "other")
 
 
 def line_of(code: types.CodeType, name: str) -> str:

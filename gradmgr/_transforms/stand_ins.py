@@ -3,16 +3,19 @@
 A capture sees what a function does with its arguments and with Tensors. What else it computes with must be seen as
 well, or its numbers would stay as they were in each replay: Generators, objects with array functions of their own, and
 plain arrays too large to be compared in each call. While the function runs, the names of these stand for others, whose
-calls are captured; each replay makes the calls with what the objects and arrays are then.
+calls are captured; each replay makes the calls with what the objects and arrays are then. What functions with
+`functools.lru_cache` give is noted with what they were given, so that it can be compared.
 """
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections import UserDict, UserList, deque
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import Any
+from types import MethodType
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -45,19 +48,59 @@ def large_arrays_in(value: Any) -> Iterator[Any]:
             yield from large_arrays_in(part)
 
 
+class CachedCall(NamedTuple):
+    """What a function with `lru_cache` was given, and gave."""
+
+    function: Any
+    args: tuple[Any, ...]
+    keywords: dict[str, Any]
+    result: Any
+
+
+def has_cache(value: Any) -> bool:
+    """Tell whether a value is a function with `functools.lru_cache`."""
+    return isinstance(value, functools._lru_cache_wrapper)
+
+
+class CachingStandIn:
+    """Stands for a function with `lru_cache`: notes its calls."""
+
+    def __init__(self, function: Any, capture: TensorCapture, calls: list[CachedCall]) -> None:
+        self._function = function
+        self._capture = capture
+        self._calls = calls
+
+    def __call__(self, *args: Any, **keywords: Any) -> Any:
+        result = self._function(*args, **keywords)
+        if self._capture.is_current():
+            self._calls.append(CachedCall(self._function, args, keywords, result))
+        return result
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        return self if instance is None else MethodType(self, instance)
+
+    def __getattr__(self, name: str) -> Any:
+        self._capture.add_obstacle(f"{name} of a function with functools.lru_cache")
+        return getattr(self._function, name)
+
+
 class StandIns:
     """Puts stand-ins in the place of values, and takes them back.
 
     Args:
-        capture: which captures the calls of arrays; None to let arrays be.
+        capture: of the function.
         given: by the identity of arrays that are arguments, too, what stands for these.
+        sees_arrays: whether the capture captures the calls of arrays; else arrays stay.
 
     Attributes:
         named: the identities of those among them that names stand for.
+        cached: the calls of functions with `lru_cache`.
     """
 
-    def __init__(self, capture: TensorCapture | None, given: Mapping[int, Any]) -> None:
+    def __init__(self, capture: TensorCapture, given: Mapping[int, Any], *, sees_arrays: bool) -> None:
         self._capture = capture
+        self._sees_arrays = sees_arrays
+        self.cached: list[CachedCall] = []
         self._given = given
         self.named: set[int] = set()
         self._made: dict[int, Any] = {}  # by the identity of a value: its stand-in, or itself
@@ -67,7 +110,9 @@ class StandIns:
         """Let what `read` returns be a stand-in, or hold some, if there are any for it."""
         value = read()
         made = self._of(value)
-        if made is value and (found := captured_object(value)) is not None:
+        if made is value and has_cache(value):
+            made = self._made[id(value)] = CachingStandIn(value, self._capture, self.cached)
+        elif made is value and (found := captured_object(value)) is not None:
             made = self._made[id(value)] = found
         self._put(read, write, value, made)
 
@@ -84,7 +129,7 @@ class StandIns:
         """Return what stands for an array, or for a tuple with arrays; other containers hold stand-ins then."""
         if id(value) in self._made:
             return self._made[id(value)]
-        if self._capture is None or not isinstance(value, (np.ndarray, *CONTAINERS)):
+        if not self._sees_arrays or not isinstance(value, (np.ndarray, *CONTAINERS)):
             return value
         self._made[id(value)] = value  # it may hold itself
         if isinstance(value, np.ndarray):

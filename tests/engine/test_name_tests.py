@@ -96,7 +96,8 @@ def test_a_value_that_changes_in_place_is_noticed(place: Callable[..., Any]) -> 
         (parts, parts.reverse, parts.reverse),
         (parts, lambda: parts.append(parts[0]), parts.pop),
     ):
-        are_same = Environment(place(value)[0]).test()
+        function = place(value)[0]
+        are_same = Environment(function).test()
         assert are_same()
         change()
         assert not are_same()

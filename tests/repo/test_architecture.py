@@ -197,6 +197,7 @@ def test_gradmgr_imports_these_modules_when_first_used_and_no_others():
                 "derivative",
                 "environment",
                 "gradcheck",
+                "hidden_state",
                 "jacobian",
                 "name_tests",
                 "notebook",

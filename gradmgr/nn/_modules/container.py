@@ -39,9 +39,11 @@ class _Row(Module):
         return module
 
     def __len__(self) -> int:
+        self._see()
         return len(self._names())
 
     def __iter__(self) -> Iterator[Any]:
+        self._see()
         own = self.__dict__
         return iter([own[name] for name, kind in self._kinds.items() if kind == MODULE])
 
@@ -63,6 +65,7 @@ class _Row(Module):
         raise NotImplementedError
 
     def __getitem__(self, index: Any) -> Any:
+        self._see()
         return self._slice(index) if isinstance(index, slice) else self.__dict__[self._name(index)]
 
     def __setitem__(self, index: Any, module: Any) -> None:
@@ -86,7 +89,7 @@ class _Row(Module):
     def extend(self, modules: Iterable[Any]) -> Self:
         """Add modules at the end, and return self."""
         for module in [self._checked(module) for module in modules]:
-            name = next(str(k) for k in count(len(self)) if str(k) not in self._kinds)
+            name = next(str(k) for k in count(len(self._names())) if str(k) not in self._kinds)
             self._register(name, MODULE, module)
         return self
 
@@ -203,7 +206,7 @@ class ModuleDict(Module):
         self.update({} if modules is None else modules)
 
     def __getitem__(self, key: str) -> Any:
-        return dict(self._registered(MODULE))[key]
+        return self._by_name()[key]
 
     def __setitem__(self, key: str, module: Module) -> None:
         self.update({key: module})
@@ -212,13 +215,17 @@ class ModuleDict(Module):
         self.pop(key)
 
     def __len__(self) -> int:
-        return len(self._registered(MODULE))
+        return len(self._by_name())
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.keys())
 
     def __contains__(self, key: object) -> bool:
         return key in self.keys()
+
+    def _by_name(self) -> dict[str, Any]:
+        self._see()
+        return dict(self._registered(MODULE))
 
     def update(self, modules: Mapping[str, Module] | Iterable[tuple[str, Module]]) -> None:
         """Add modules by name, and replace those of the same names.
@@ -248,15 +255,15 @@ class ModuleDict(Module):
 
     def keys(self) -> KeysView[str]:
         """Return the names."""
-        return dict(self._registered(MODULE)).keys()
+        return self._by_name().keys()
 
     def values(self) -> ValuesView[Any]:
         """Return the modules."""
-        return dict(self._registered(MODULE)).values()
+        return self._by_name().values()
 
     def items(self) -> ItemsView[str, Any]:
         """Return the names with their modules."""
-        return dict(self._registered(MODULE)).items()
+        return self._by_name().items()
 
 
 class ParameterList(Module):
@@ -286,9 +293,11 @@ class ParameterList(Module):
         return Parameter(value)
 
     def __len__(self) -> int:
+        self._see()
         return len(self._registered(PARAMETER))
 
     def __iter__(self) -> Iterator[Any]:
+        self._see()
         return iter([param for _, param in self._registered(PARAMETER)])
 
     def __getitem__(self, index: Any) -> Any:
