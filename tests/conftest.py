@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
-if "PYTEST_XDIST_WORKER" in os.environ:  # as many processes as cores: further threads would wait for one another
-    os.environ.setdefault("OMP_NUM_THREADS", "1")  # which NumPy reads when it is imported
+# NumPy reads it when it is imported. With pytest-xdist there are as many processes as cores, whose further threads would
+# wait for one another; and which products oneDNN computes depends on it, so that tests mean the same without xdist.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 if sys.dont_write_bytecode:  # hundreds of processes that tests start would each compile the package, for half a second
     sys.dont_write_bytecode = False
