@@ -166,6 +166,7 @@ def _calls() -> dict[str, tuple[list[tuple[int, ...]], Callable[..., Any], dict[
     """Shapes of what is differentiated, the call on a namespace of functions and arrays, constants by name."""
     rng = np.random.default_rng(1)
     labels, codes = rng.integers(0, _WIDE, _BATCH), rng.integers(0, 65, (16, 64))
+    grid = rng.uniform(-1.1, 1.1, (8, 32, 32, 2)).astype(np.float32)
     return {
         "linear 128x1024x1024": (
             [(_BATCH, _WIDE), (_WIDE, _WIDE), (_WIDE,)],
@@ -178,6 +179,17 @@ def _calls() -> dict[str, tuple[list[tuple[int, ...]], Callable[..., Any], dict[
             {},
         ),
         "max_pool2d 64x16x28x28": ([(64, 16, 28, 28)], lambda f, x: f.max_pool2d(x, 2), {}),
+        "avg_pool2d 64x16x28x28": ([(64, 16, 28, 28)], lambda f, x: f.avg_pool2d(x, 2), {}),
+        "interpolate 8x16x32x32 to 64x64": (
+            [(8, 16, 32, 32)],
+            lambda f, x: f.interpolate(x, scale_factor=2, mode="bilinear"),
+            {},
+        ),
+        "grid_sample 8x16x32x32": (
+            [(8, 16, 32, 32)],
+            lambda f, x, grid: f.grid_sample(x, grid, align_corners=False),
+            {"grid": grid},
+        ),
         "batch_norm 64x32x14x14": (
             [(64, 32, 14, 14), (32,), (32,)],
             lambda f, x, w, b: f.batch_norm(x, None, None, w, b, training=True),
@@ -210,7 +222,7 @@ def _calls() -> dict[str, tuple[list[tuple[int, ...]], Callable[..., Any], dict[
 
 
 # Of which PyTorch takes a half to an eighth of the time where its images have the channels last.
-_OF_IMAGES = ("conv2d", "max_pool2d", "batch_norm")
+_OF_IMAGES = ("conv2d", "max_pool2d", "avg_pool2d", "batch_norm")
 
 
 def functions(pace: Pace, threads: int) -> list[Row]:

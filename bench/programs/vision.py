@@ -57,37 +57,30 @@ def bundle_adjustment(points: int = 1000) -> Program:
 # ---------------------------------------------------------------- registration
 
 
-def _picture(side: int) -> tuple[Array, Array]:
-    """Return a smooth image, and homogeneous coordinates in [-1, 1] of its pixels: (x, y, 1) by pixel."""
+def _picture(side: int) -> Array:
+    """Return a smooth image."""
     y, x = np.mgrid[-1 : 1 : side * 1j, -1 : 1 : side * 1j]
-    image = np.sin(5 * x + np.cos(4 * y)) + np.exp(-4 * (x**2 + y**2))
-    return image.astype(F32), np.stack([x, y, np.ones_like(x)]).astype(F32)
+    return (np.sin(5 * x + np.cos(4 * y)) + np.exp(-4 * (x**2 + y**2))).astype(F32)
 
 
 def registration(side: int = 128) -> Program:
     """A step of gradient descent that finds the affine map of an image onto another, by bilinear sampling."""
-    (moving, pixels), rate = _picture(side), 0.01
+    moving, rate, shape = _picture(side), 0.01, (1, 1, side, side)
     fixed = np.roll(moving, (side // 20, side // 30), (0, 1))
     # Numbers at which no pixel falls onto another, where the slope of the sampling jumps.
     first = np.array([[1.0513, 0.0827, 0.0191], [-0.0619, 0.9337, -0.0543]], F32)
 
-    def sampled(image: Array, x: Any, y: Any) -> Any:
-        row, column = ((gnp.clip(a, -1, 1) + 1) * F32((side - 1) / 2) for a in (y, x))
-        top, left = (gnp.clip(gnp.floor(a).astype(int), 0, side - 2) for a in (row, column))
-        down, right = row - top.astype(F32), column - left.astype(F32)
-        above = image[top, left] * (1 - right) + image[top, left + 1] * right
-        below = image[top + 1, left] * (1 - right) + image[top + 1, left + 1] * right
-        return above * (1 - down) + below * down
-
     def here() -> Step:
         theta = tensor(first)
         gm = GradManager().attach(theta)
+        f, image = nn.functional, moving[None, None]
 
         def step() -> list[Any]:
             nonlocal theta
             with gm:
-                x, y = gnp.tensordot(theta, pixels, 1)
-                loss = gnp.mean((sampled(moving, x, y) - fixed) ** 2)
+                grid = f.affine_grid(theta[None], shape, align_corners=True)
+                found = f.grid_sample(image, grid, padding_mode="border", align_corners=True)[0, 0]
+                loss = gnp.mean((found - fixed) ** 2)
                 gm.backward(loss)
             theta -= rate * theta.grad
             slope, theta.grad = theta.grad, None
@@ -98,11 +91,11 @@ def registration(side: int = 128) -> Program:
     def in_torch(torch: Any) -> Step:
         theta = torch.tensor(first).requires_grad_()
         image, target = torch.tensor(moving)[None, None], torch.tensor(fixed)
-        sample, shape = torch.nn.functional.grid_sample, (1, 1, side, side)
+        f = torch.nn.functional
 
         def step() -> list[Any]:
-            grid = torch.nn.functional.affine_grid(theta[None], shape, align_corners=True)
-            found = sample(image, grid, padding_mode="border", align_corners=True)[0, 0]
+            grid = f.affine_grid(theta[None], shape, align_corners=True)
+            found = f.grid_sample(image, grid, padding_mode="border", align_corners=True)[0, 0]
             loss = torch.mean((found - target) ** 2)
             loss.backward()
             slope, theta.grad = theta.grad, None

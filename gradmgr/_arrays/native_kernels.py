@@ -23,7 +23,7 @@ from gradmgr._arrays.captured import CapturedArray
 
 Array = Any
 
-VERSION = 2  # of the kernels: what they are given
+VERSION = 3  # of the kernels: what they are given
 LANES = 16  # numbers that a loop of theirs computes at a time
 
 # What each kernel is given: the numbers of arrays, of those at the end that it writes into, and of lengths.
@@ -51,6 +51,14 @@ _SIGNATURES = {
     "norm_channels_vjp": (8, 3, 3),
     "max_pool2d": (4, 3, 7),
     "max_pool2d_vjp": (3, 1, 7),
+    "avg_pool2d": (4, 2, 7),
+    "avg_pool2d_vjp": (4, 2, 7),
+    "grid_sample": (3, 1, 6),
+    "grid_slopes": (4, 1, 6),
+    "grid_spread": (3, 1, 6),
+    "resize": (7, 2, 7),
+    "resize_vjp": (7, 2, 7),
+    "solve": (4, 2, 3),
     "adam": (4, 3, 1),
     "sgd": (2, 1, 1),
     "sgd_momentum": (3, 2, 1),

@@ -41,6 +41,7 @@ from gradmgr.nn._functions.cross_entropy import cross_entropy, nll_loss
 from gradmgr.nn._functions.dropout import dropout
 from gradmgr.nn._functions.embedding import embedding, one_hot
 from gradmgr.nn._functions.embedding_bag import embedding_bag
+from gradmgr.nn._functions.grid_sampling import affine_grid, grid_sample
 from gradmgr.nn._functions.instance_norm import instance_norm
 from gradmgr.nn._functions.linear import linear
 from gradmgr.nn._functions.loss import (
@@ -55,7 +56,7 @@ from gradmgr.nn._functions.loss import (
 from gradmgr.nn._functions.normalization import batch_norm, group_norm, layer_norm, normalize, rms_norm
 from gradmgr.nn._functions.pooling import adaptive_avg_pool2d, avg_pool1d, avg_pool2d, max_pool1d, max_pool2d
 from gradmgr.nn._functions.recurrent import gru_cell, lstm_cell
-from gradmgr.nn._functions.resampling import affine_grid, grid_sample, interpolate, pad
+from gradmgr.nn._functions.resampling import interpolate, pad
 from gradmgr.nn._functions.rnn_cell import rnn_relu_cell, rnn_tanh_cell
 from gradmgr.nn._functions.volumes import avg_pool3d, conv3d, conv_transpose3d, max_pool3d
 

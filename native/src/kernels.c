@@ -1,4 +1,5 @@
-/* Kernels of whole functions, for float32 and float64: gelu, softmax, normalisation, steps of optimisers.
+/* Kernels of whole functions, for float32 and float64: gelu, softmax, normalisation, pooling, sampling, small systems,
+ * steps of optimisers.
  *
  * A kernel is a loop as those of the machine (machine.c): what it works on are contiguous arrays, of which it is given
  * the addresses, lengths in `dims`, and numbers, always double, as `context`. So the machine runs it as a step, and
@@ -30,6 +31,13 @@
 #define RESTRICT __restrict
 #endif
 
+/* For arrays on the stack: vectors that begin within a line of the cache and end in the next take twice the time. */
+#if defined(_MSC_VER)
+#define ALIGNED __declspec(align(64))
+#else
+#define ALIGNED _Alignas(64)
+#endif
+
 #if defined(FOR_EACH_PROCESSOR) /* as a test does, which compares them */
 #elif defined(__GNUC__) && !defined(__clang__) && defined(__x86_64__) && defined(__GLIBC__)
 #define FOR_EACH_PROCESSOR __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
@@ -40,9 +48,12 @@
 typedef int64_t word;
 typedef int (*loop)(void *, char *const *, const word *, const word *, void *);
 
-enum { KERNELS = 2, MOST_OPERANDS = 8, MOST_NUMBERS = 8, LANES = 16, STRIP = 4096, LINE = 64, MANY = 1 << 15 };
-/* Numbers that a stack holds, rows whose sums are added up apart, columns taken at a time, and flags of optimisers. */
-enum { PIECE = 512, ROWS = 64, COLUMNS = 64, SHRINKS = 1, MAXIMIZES = 2, DECAYS = 4 };
+enum { KERNELS = 3, MOST_OPERANDS = 8, MOST_NUMBERS = 8, LANES = 16, STRIP = 4096, LINE = 64, MANY = 1 << 15 };
+/* Numbers that a stack holds; runs shorter than SHORT are joined to up to JOINED numbers; rows whose sums are added up
+ * apart, columns taken at a time, and flags of optimisers. */
+enum { PIECE = 512, SHORT = 128, JOINED = 4096, ROWS = 64, COLUMNS = 64, SHRINKS = 1, MAXIMIZES = 2, DECAYS = 4 };
+/* Positions sampled at a time, and their taps in all; what is outside of an image; rows of the largest system. */
+enum { POSITIONS = 256, TAPS = 1024, ZEROS = 0, BORDER = 1, REFLECTION = 2, MOST_ROWS = 16 };
 
 static struct {
     word data_offset;                   /* of the address of an array's data in the array object */
@@ -124,6 +135,8 @@ EXPORT void *gradmgr_call(void *self, void *const *args, word count)
 #endif
 #define UNUSED (void)context, (void)dims, (void)strides, (void)auxdata
 
+#include "systems.h"
+
 /* exp(r) = 1 + r + r^2 q(r) for |r| < 0.4, and exp(-a^2 / 2) times a quotient for the tail of the normal distribution,
  * each with the constant first: coefficients.py computes and explains them. The errors relative to the value, without
  * roundings, are 8.3e-9 and 6.5e-8 for float, 3.5e-19 and 2.5e-17 for double. log(2) is in two parts, of which the
@@ -131,6 +144,8 @@ EXPORT void *gradmgr_call(void *self, void *const *args, word count)
  * stands in the lowest bits; HALF keeps the upper half of the bits of a number. */
 #define REAL float
 #define ROOT sqrtf
+#define FLOOR floorf
+#define RINT rintf
 #define INTEGER uint32_t
 #define ORDERED int32_t
 #define SUFFIX f4
@@ -159,6 +174,8 @@ EXPORT void *gradmgr_call(void *self, void *const *args, word count)
 
 #undef REAL
 #undef ROOT
+#undef FLOOR
+#undef RINT
 #undef INTEGER
 #undef ORDERED
 #undef SUFFIX
@@ -180,6 +197,8 @@ EXPORT void *gradmgr_call(void *self, void *const *args, word count)
 
 #define REAL double
 #define ROOT sqrt
+#define FLOOR floor
+#define RINT rint
 #define INTEGER uint64_t
 #define ORDERED int64_t
 #define SUFFIX f8

@@ -602,39 +602,76 @@ KERNEL(norm_groups_vjp)
     return 0;
 }
 
+/* Copy runs of `size` numbers, each `move` after the one before, to where they follow one another, and back. */
+INLINE void OF_TYPE(join_runs)(const REAL *x, word count, word size, word move, REAL *RESTRICT made)
+{
+    for (word run = 0; run < count; run++)
+        memcpy(made + run * size, x + run * move, size * sizeof(REAL));
+}
+
+INLINE void OF_TYPE(part_runs)(const REAL *joined, word count, word size, word move, REAL *RESTRICT made)
+{
+    for (word run = 0; run < count; run++)
+        memcpy(made + run * move, joined + run * size, size * sizeof(REAL));
+}
+
+/* How many images' values of a channel to join, where they are so few that loops over them would be short: those of
+ * 7 x 7 pixels take half of the time. */
+INLINE word OF_TYPE(images_to_join)(word images, word size)
+{
+    const word fitting = size < SHORT ? JOINED / size : 1;
+    return fitting < images ? fitting : images;
+}
+
 /* Arrays: x, weight, bias, result, mean, 1/std, variance. Lengths: images, channels, values of a channel. Numbers: eps,
  * whether there is a weight, and a bias. Statistics are those of a channel of all images. */
 KERNEL(norm_channels)
 {
     const word images = dims[0], channels = dims[1], size = dims[2], move = channels * size;
+    const word most = OF_TYPE(images_to_join)(images, size);
     const double *numbers = (const double *)context, count = (double)(images * size);
+    ALIGNED REAL joined[JOINED];
     UNUSED;
     for (word c = 0; c < channels; c++) {
         const REAL *x = (const REAL *)data[0] + c * size;
         double total = 0, squares = 0;
-        for (word p = 0; p < images; p++)
-            total += OF_TYPE(sum)(x + p * move, size);
+        for (word p = 0; p < images; p += most) {
+            const word some = images - p < most ? images - p : most;
+            if (most > 1)
+                OF_TYPE(join_runs)(x + p * move, some, size, move, joined);
+            total += OF_TYPE(sum)(most > 1 ? joined : x + p * move, some * size);
+        }
         const REAL mean = (REAL)(total / count);
-        for (word p = 0; p < images; p++)
-            for (word start = 0; start < size; start += PIECE) {
+        for (word p = 0; p < images; p += most) {
+            const word some = images - p < most ? images - p : most;
+            if (most > 1 && most < images)
+                OF_TYPE(join_runs)(x + p * move, some, size, move, joined);
+            for (word start = 0; start < some * size; start += PIECE) {
                 REAL a[PIECE];
-                const word n = size - start < PIECE ? size - start : PIECE;
-                const REAL *RESTRICT from = x + p * move + start;
+                const word n = some * size - start < PIECE ? some * size - start : PIECE;
+                const REAL *RESTRICT from = (most > 1 ? joined : x + p * move) + start;
                 for (word k = 0; k < n; k++)
                     a[k] = from[k] - mean;
                 squares += OF_TYPE(dot)(a, a, n);
             }
+        }
         const REAL rstd = (REAL)(1 / sqrt(squares / count + numbers[0]));
         const REAL weight = numbers[1] != 0 ? ((const REAL *)data[1])[c] : 1;
         const REAL bias = numbers[2] != 0 ? ((const REAL *)data[2])[c] : 0;
         ((REAL *)data[4])[c] = mean;
         ((REAL *)data[5])[c] = rstd;
         ((REAL *)data[6])[c] = (REAL)(squares / count);
-        for (word p = 0; p < images; p++) {
-            const REAL *RESTRICT from = x + p * move;
-            REAL *RESTRICT y = (REAL *)data[3] + p * move + c * size;
-            for (word k = 0; k < size; k++)
-                y[k] = OF_TYPE(normal)(from[k], mean, rstd) * weight + bias;
+        for (word p = 0; p < images; p += most) {
+            const word some = images - p < most ? images - p : most;
+            REAL *y = (REAL *)data[3] + p * move + c * size, *made = most > 1 ? joined : y;
+            const REAL *from = most > 1 ? joined : x + p * move;
+            if (most > 1 && most < images)
+                OF_TYPE(join_runs)(x + p * move, some, size, move, joined);
+            APART_OR_SAME
+            for (word k = 0; k < some * size; k++)
+                made[k] = OF_TYPE(normal)(from[k], mean, rstd) * weight + bias;
+            if (most > 1)
+                OF_TYPE(part_runs)(joined, some, size, move, y);
         }
     }
     return 0;
@@ -645,28 +682,44 @@ KERNEL(norm_channels)
 KERNEL(norm_channels_vjp)
 {
     const word images = dims[0], channels = dims[1], size = dims[2], move = channels * size;
+    const word most = OF_TYPE(images_to_join)(images, size);
     const double count = (double)(images * size);
+    ALIGNED REAL joined_g[JOINED], joined_x[JOINED];
     UNUSED;
     for (word c = 0; c < channels; c++) {
         const REAL mean = ((const REAL *)data[3])[c], rstd = ((const REAL *)data[4])[c];
+        const REAL *g = (const REAL *)data[0] + c * size, *x = (const REAL *)data[2] + c * size;
         double slope = 0, level = 0;
-        for (word p = 0; p < images; p++)
-            for (word start = 0; start < size; start += PIECE) {
-                REAL a[PIECE];
-                const word n = size - start < PIECE ? size - start : PIECE, at = p * move + c * size + start;
-                slope += OF_TYPE(sums_of)((const REAL *)data[0] + at, (const REAL *)data[2] + at, a, n, mean, rstd,
-                                          &level);
+        for (word p = 0; p < images; p += most) {
+            const word some = images - p < most ? images - p : most;
+            if (most > 1) {
+                OF_TYPE(join_runs)(g + p * move, some, size, move, joined_g);
+                OF_TYPE(join_runs)(x + p * move, some, size, move, joined_x);
             }
+            for (word start = 0; start < some * size; start += PIECE) {
+                REAL a[PIECE];
+                const word n = some * size - start < PIECE ? some * size - start : PIECE;
+                slope += OF_TYPE(sums_of)((most > 1 ? joined_g : g + p * move) + start,
+                                          (most > 1 ? joined_x : x + p * move) + start, a, n, mean, rstd, &level);
+            }
+        }
         ((REAL *)data[6])[c] = (REAL)slope;
         ((REAL *)data[7])[c] = (REAL)level;
         const REAL scale = ((const double *)context)[0] != 0 ? ((const REAL *)data[1])[c] * rstd : rstd;
         const REAL by_values = (REAL)(slope / count), shift = (REAL)(level / count);
-        for (word p = 0; p < images; p++) {
-            const REAL *RESTRICT g = (const REAL *)data[0] + p * move + c * size;
-            const REAL *RESTRICT x = (const REAL *)data[2] + p * move + c * size;
-            REAL *RESTRICT made = (REAL *)data[5] + p * move + c * size;
-            for (word k = 0; k < size; k++)
-                made[k] = (g[k] - OF_TYPE(normal)(x[k], mean, rstd) * by_values - shift) * scale;
+        for (word p = 0; p < images; p += most) {
+            const word some = images - p < most ? images - p : most;
+            REAL *to = (REAL *)data[5] + p * move + c * size, *made = most > 1 ? joined_x : to;
+            const REAL *from_g = most > 1 ? joined_g : g + p * move, *from_x = most > 1 ? joined_x : x + p * move;
+            if (most > 1 && most < images) {
+                OF_TYPE(join_runs)(g + p * move, some, size, move, joined_g);
+                OF_TYPE(join_runs)(x + p * move, some, size, move, joined_x);
+            }
+            APART_OR_SAME
+            for (word k = 0; k < some * size; k++)
+                made[k] = (from_g[k] - OF_TYPE(normal)(from_x[k], mean, rstd) * by_values - shift) * scale;
+            if (most > 1)
+                OF_TYPE(part_runs)(joined_x, some, size, move, to);
         }
     }
     return 0;
@@ -817,6 +870,170 @@ KERNEL(max_pool2d_vjp)
     return 0;
 }
 
+/* ---------------------------------------------------------------- average pooling */
+
+/* The first number in scratch that begins a line of the cache. */
+INLINE REAL *OF_TYPE(line_from)(REAL *x)
+{
+    return x + (word)(-(uintptr_t)x % LINE / sizeof(REAL));
+}
+
+/* Write sums of rows, each `step` numbers after the one before, LANES at a time; `is_last` where what follows the last
+ * row may not be read. */
+INLINE void OF_TYPE(sum_rows)(const REAL *x, word n, word count, word step, int is_last, REAL *RESTRICT made)
+{
+    const word whole = is_last ? n / LANES * LANES : n;
+    for (word k = 0; k < whole; k += LANES) {
+        REAL total[LANES];
+        for (int l = 0; l < LANES; l++)
+            total[l] = x[k + l];
+        for (word row = 1; row < count; row++)
+            for (int l = 0; l < LANES; l++)
+                total[l] += x[row * step + k + l];
+        memcpy(made + k, total, sizeof(total));
+    }
+    for (word k = whole; k < n; k++) {
+        REAL total = x[k];
+        for (word row = 1; row < count; row++)
+            total += x[row * step + k];
+        made[k] = total;
+    }
+}
+
+/* Arrays: x, what each window is divided by, with LANES numbers more, scratch, means. Lengths: as for max pooling.
+ * Numbers: stride and padding, each of rows and of columns. The rows of a window are added up, then split so that
+ * neighbouring windows read neighbouring numbers. Blocks of LANES go beyond the last window, into scratch. */
+KERNEL(avg_pool2d)
+{
+    const double *numbers = (const double *)context;
+    const word height = dims[1], width = dims[2], rows = dims[3], columns = dims[4], down = dims[5], right = dims[6];
+    const word move = (word)numbers[0], stride = (word)numbers[1], above = (word)numbers[2], left = (word)numbers[3];
+    const word slots = (columns + (right - 1) / stride + 2 * LANES - 1) / LANES * LANES, pitch = slots * stride;
+    const word read = width < pitch - left ? width : pitch - left;
+    const word end = dims[0] * rows * columns, step = (pitch + 2 * LANES - 1) / LANES * LANES;
+    REAL *lines = OF_TYPE(line_from)((REAL *)data[2]), *split = stride > 1 ? lines + rows * step : lines;
+    UNUSED;
+    memset(lines, 0, rows * step * sizeof(REAL));
+    for (word plane = 0, to = 0; plane < dims[0]; plane++) {
+        /* row by row, each of the three: what has just been stored is not to be read at once */
+        for (word row = 0; row < rows; row++) {
+            const word top = row * move - above, first = top < 0 ? 0 : top;
+            const word last = top + down > height ? height : top + down;
+            const REAL *from = (const REAL *)data[0] + (plane * height + first) * width;
+            REAL *line = lines + row * step + left;
+            OF_TYPE(sum_rows)(from, read, last - first, width, plane == dims[0] - 1 && last == height, line);
+            for (int l = 0; l < LANES; l++)
+                line[read + l] = 0;
+        }
+        for (word row = 0; stride > 1 && row < rows; row++)
+            OF_TYPE(split_by_phase)(lines + row * step, split + row * step, slots, stride);
+        for (word row = 0; row < rows; row++, to += columns)
+            for (word k = 0; k < columns; k += LANES) {
+                const REAL *by = (const REAL *)data[1] + row * columns + k, *phases = split + row * step + k;
+                const REAL *one = phases;
+                REAL total[LANES];
+                for (int l = 0; l < LANES; l++)
+                    total[l] = one[l];
+                for (word phase = 0; phase < stride && phase < right; phase++, one = phases + phase * slots)
+                    for (word tap = phase; tap < right; tap += stride, one++)
+                        for (int l = 0; tap && l < LANES; l++)
+                            total[l] += one[l];
+                for (int l = 0; l < LANES; l++)
+                    total[l] /= by[l];
+                if (to + k + LANES <= end)
+                    memcpy((REAL *)data[3] + to + k, total, sizeof(total));
+                else
+                    memcpy((REAL *)data[3] + to + k, total, (columns - k) * sizeof(REAL));
+            }
+    }
+    return 0;
+}
+
+/* The sums of shares of windows for LANES numbers of one phase of a row. */
+INLINE void OF_TYPE(sum_shares)(const REAL *shares, word right, word stride, word phase, REAL *RESTRICT total)
+{
+    if (phase >= right)
+        for (int l = 0; l < LANES; l++)
+            total[l] = 0;
+    else
+        for (int l = 0; l < LANES; l++)
+            total[l] = shares[l];
+    for (word tap = phase + stride; tap < right; tap += stride) {
+        shares--;
+        for (int l = 0; l < LANES; l++)
+            total[l] += shares[l];
+    }
+}
+
+/* Add shares of windows to the numbers of a row, phase by phase. */
+INLINE void OF_TYPE(spread_shares)(const REAL *shares, word slots, word right, word stride, REAL *RESTRICT line)
+{
+    for (word k = 0; k < slots; k += LANES) {
+        REAL even[LANES], odd[LANES];
+        if (stride == 1)
+            OF_TYPE(sum_shares)(shares + k, right, 1, 0, line + k);
+        else if (stride == 2) {
+            OF_TYPE(sum_shares)(shares + k, right, 2, 0, even);
+            OF_TYPE(sum_shares)(shares + k, right, 2, 1, odd);
+            for (int l = 0; l < LANES; l++) {
+                line[2 * (k + l)] = even[l];
+                line[2 * (k + l) + 1] = odd[l];
+            }
+        } else
+            for (word phase = 0; phase < stride; phase++) {
+                OF_TYPE(sum_shares)(shares + k, right, stride, phase, even);
+                for (int l = 0; l < LANES; l++)
+                    line[stride * (k + l) + phase] = even[l];
+            }
+    }
+}
+
+/* Arrays: cotangents of the means, divisors, scratch, cotangents of x. Lengths and numbers: as above. Shares of windows
+ * lie between zeros. */
+KERNEL(avg_pool2d_vjp)
+{
+    const double *numbers = (const double *)context;
+    const word height = dims[1], width = dims[2], rows = dims[3], columns = dims[4], down = dims[5], right = dims[6];
+    const word move = (word)numbers[0], stride = (word)numbers[1], above = (word)numbers[2], left = (word)numbers[3];
+    const word whole = (columns + LANES - 1) / LANES * LANES, before = ((right - 1) / stride + LANES - 1) / LANES * LANES;
+    const word slots = ((left + width + stride - 1) / stride + LANES - 1) / LANES * LANES;
+    const word pitch = before + (whole > slots ? whole : slots);
+    const REAL *divisors = (const REAL *)data[1];
+    REAL *shares = OF_TYPE(line_from)((REAL *)data[2]), *sums = shares + rows * pitch, *line = sums + pitch;
+    UNUSED;
+    memset(shares, 0, (rows + 1) * pitch * sizeof(REAL));
+    for (word plane = 0; plane < dims[0]; plane++) {
+        for (word row = 0; row < rows; row++) {
+            const REAL *RESTRICT g = (const REAL *)data[0] + (plane * rows + row) * columns;
+            REAL *RESTRICT share = shares + row * pitch + before;
+            const int is_last = plane == dims[0] - 1 && row == rows - 1;
+            OF_TYPE(sum_rows)(g, columns, 1, 0, is_last, share);
+            for (word k = 0; k < whole; k += LANES)
+                for (int l = 0; l < LANES; l++)
+                    share[k + l] /= divisors[row * columns + k + l];
+            for (word k = columns; k < whole; k++)
+                share[k] = 0;
+        }
+        for (word y = 0, known = -1, count_known = -1; y < height; y++) {
+            const word under = y + above - down + 1, first = under > 0 ? (under + move - 1) / move : 0;
+            const word over = (y + above) / move + 1, count = (over < rows ? over : rows) - first;
+            const REAL *from = shares + first * pitch;
+            if (first != known || count != count_known) {
+                if (count > 1)
+                    OF_TYPE(sum_rows)(from + before, pitch - before, count, pitch, 0, sums + before);
+                if (count > 0)
+                    OF_TYPE(spread_shares)((count > 1 ? sums : from) + before, slots, right, stride, line);
+                else
+                    memset(line, 0, slots * stride * sizeof(REAL));
+                known = first;
+                count_known = count;
+            }
+            memcpy((REAL *)data[3] + (plane * height + y) * width, line + left, width * sizeof(REAL));
+        }
+    }
+    return 0;
+}
+
 /* ---------------------------------------------------------------- optimisers */
 
 /* What precedes a step: shrinks the parameters, and returns the gradient, or what is to be used instead of it, in
@@ -912,3 +1129,5 @@ KERNEL(sgd_momentum)
 }
 
 #include "logsumexp_of_type.h"
+#include "sampling_of_type.h"
+#include "systems_of_type.h"

@@ -173,6 +173,29 @@ def attention_with_bias(q: Any, k: Any, v: Any, bias: Any) -> Any:
     return F.scaled_dot_product_attention(q, k, v, bias)
 
 
+GRID = np.random.default_rng(6).uniform(-1.6, 1.6, (2, 37, 11, 2))  # some of it outside
+VOLUME = np.random.default_rng(6).uniform(-1.4, 1.4, (2, 5, 3, 7, 3))
+
+
+def sampled(mode: str, padding_mode: str, corners: bool, grid: Any = GRID) -> Function:
+    """Sampling at given positions, moved by the second argument, if there is one."""
+
+    def function(x: Any, *moves: Any) -> Any:
+        places = np.asarray(grid, x.dtype)
+        return F.grid_sample(x, places + moves[0] * 0.03 if moves else places, mode, padding_mode, corners)
+
+    return function
+
+
+def regular(a: Any) -> Any:
+    """Matrices of which rounding errors are not made larger."""
+    return a + 4 * np.sqrt(a.shape[-1]) * np.eye(a.shape[-1], dtype=a.dtype)[::-1]
+
+
+def resized(mode: str, size: Any, corners: bool | None = None) -> Function:
+    return lambda x: F.interpolate(x, size, mode=mode, align_corners=corners)
+
+
 CASES: dict[str, tuple[Function, Sequence[tuple[int, ...]]]] = {
     "softmax": (lambda x: F.softmax(x, -1), [(37, 129)]),
     "softmax of long rows": (lambda x: F.softmax(x, -1), [(3, 9001)]),
@@ -197,6 +220,7 @@ CASES: dict[str, tuple[Function, Sequence[tuple[int, ...]]]] = {
     "rms_norm": (rows_and_weights(F.rms_norm), [(130, 37), (37,)]),
     "rms_norm without weight": (rows_and_weights(F.rms_norm), [(2, 37)]),
     "batch_norm": (batch_norm, [(3, 6, 5, 7), (6,), (6,)]),
+    "batch_norm of many small images": (batch_norm, [(300, 2, 3, 7), (2,), (2,)]),
     "batch_norm of one image": (batch_norm, [(1, 3, 40), (3,), (3,)]),
     "batch_norm without weight": (batch_norm, [(3, 6, 35)]),
     "max_pool2d": (lambda x: F.max_pool2d(x, 2), [(3, 4, 10, 12)]),
@@ -204,6 +228,42 @@ CASES: dict[str, tuple[Function, Sequence[tuple[int, ...]]]] = {
     "max_pool2d dilated": (lambda x: F.max_pool2d(x, 3, 1, 1, (2, 3)), [(2, 1, 9, 11)]),
     "max_pool2d of gaps": (lambda x: F.max_pool2d(x, 2, 5), [(1, 2, 13, 14)]),
     "max_pool1d": (lambda x: F.max_pool1d(x, 3, 2), [(3, 4, 12)]),
+    "avg_pool2d": (lambda x: F.avg_pool2d(x, 2), [(3, 4, 10, 12)]),
+    "avg_pool2d overlapping": (lambda x: F.avg_pool2d(x, (3, 2), (2, 1), 1, ceil_mode=True), [(3, 4, 10, 7)]),
+    "avg_pool2d without padding": (lambda x: F.avg_pool2d(x, 3, 1, 1, count_include_pad=False), [(2, 3, 9, 40)]),
+    "avg_pool2d of gaps": (lambda x: F.avg_pool2d(x, 2, 5, divisor_override=3), [(1, 2, 13, 84)]),
+    "avg_pool2d of wide windows": (lambda x: F.avg_pool2d(x, (2, 37), (3, 3), (1, 18)), [(2, 2, 7, 90)]),
+    "avg_pool1d": (lambda x: F.avg_pool1d(x, 3, 2), [(3, 4, 12)]),
+    **{
+        f"grid_sample, {mode}, {padding_mode}, {corners}": (
+            sampled(mode, padding_mode, corners),
+            [(2, 3, 9, 14), *[(2, 37, 11, 2)] * (mode != "nearest")],
+        )
+        for mode in ("bilinear", "nearest", "bicubic")
+        for padding_mode, corners in (("zeros", False), ("border", True), ("reflection", False), ("reflection", True))
+    },
+    "grid_sample of volumes": (sampled("bilinear", "zeros", False, VOLUME), [(2, 3, 4, 6, 5), (2, 5, 3, 7, 3)]),
+    "grid_sample of volumes, reflected": (
+        sampled("bilinear", "reflection", True, VOLUME),
+        [(2, 3, 4, 6, 5), (2, 5, 3, 7, 3)],
+    ),
+    "grid_sample of the images alone": (sampled("bilinear", "border", False), [(2, 300, 2, 3)]),
+    "grid_sample of one number": (sampled("bilinear", "reflection", True), [(2, 1, 1, 1), (2, 37, 11, 2)]),
+    "interpolate, nearest": (resized("nearest", (20, 31)), [(2, 3, 10, 13)]),
+    "interpolate, nearest-exact, fewer": (resized("nearest-exact", 7), [(2, 3, 10, 13)]),
+    "interpolate, linear": (resized("linear", 31), [(2, 3, 13)]),
+    "interpolate, bilinear": (resized("bilinear", (20, 700)), [(2, 3, 10, 33)]),
+    "interpolate, bilinear, one axis": (resized("bilinear", (20, 33), True), [(2, 3, 10, 33)]),
+    "interpolate, bilinear, fewer": (resized("bilinear", 5, True), [(2, 3, 10, 13)]),
+    "interpolate, bicubic": (resized("bicubic", (23, 11)), [(2, 3, 10, 13)]),
+    "interpolate, trilinear": (resized("trilinear", (3, 9, 8)), [(2, 2, 5, 4, 7)]),
+    "interpolate, trilinear, two axes": (resized("trilinear", (5, 4, 8)), [(2, 2, 5, 4, 7)]),
+    "interpolate, to the same": (resized("bilinear", (4, 7)), [(2, 2, 4, 7)]),
+    "solve": (lambda a, b: np.linalg.solve(regular(a), b), [(37, 4, 4), (37, 4, 2)]),
+    "solve of vectors": (lambda a, b: np.linalg.solve(regular(a), b[..., None])[..., 0], [(2, 9, 3, 3), (9, 3)]),
+    "solve, transposed": (lambda a, b: np.linalg.solve(regular(a).swapaxes(-1, -2), b), [(20, 16, 16), (20, 16, 1)]),
+    "inv": (lambda a: np.linalg.inv(regular(a)), [(37, 5, 5)]),
+    "inv of numbers": (np.linalg.inv, [(5, 1, 1)]),
     "group_norm": (lambda x, w, b: F.group_norm(x, 2, w, b), [(3, 6, 5, 7), (6,), (6,)]),
     "group_norm without weight": (lambda x: F.group_norm(x, 3), [(3, 6, 35)]),
     "group_norm of few values": (lambda x, w: F.group_norm(x, 3, w), [(5, 6, 2), (6,)]),
@@ -438,6 +498,51 @@ def test_max_pool2d_finds_the_same_elements(
         np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.parametrize("dtype", TYPES)
+def test_small_systems_are_as_exact_as_numpys(dtype: Any) -> None:
+    a, b = normal(200, 6, 6, dtype=dtype), normal(200, 6, 2, dtype=dtype)
+    exact = a.astype(np.longdouble)
+    for x, unit in (
+        (gradmgr.numpy.linalg.solve(tensor(a), b).numpy(), b),
+        (np.linalg.inv(tensor(a)).numpy(), np.eye(6)),
+    ):
+        rest = np.abs(exact @ x - unit).max((1, 2))
+        size = np.abs(a).max((1, 2)) * np.abs(x).max((1, 2))
+        assert (rest <= 6 * np.finfo(dtype).eps * size).all()
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_a_singular_matrix_of_a_stack_is_an_error_as_in_numpy(dtype: Any) -> None:
+    a = normal(20, 3, 3, dtype=dtype)
+    a[7] = [[1, 2, 3], [2, 4, 6], [0, 1, 1]]
+    with pytest.raises(np.linalg.LinAlgError, match="Singular matrix"):
+        np.linalg.solve(tensor(a), np.ones((3, 1), dtype))
+    with pytest.raises(np.linalg.LinAlgError, match="Singular matrix"):
+        np.linalg.inv(tensor(a))
+
+
+def test_a_stack_with_a_matrix_near_a_singular_one_gives_numpys_numbers() -> None:
+    a = normal(20, 3, 3, dtype=np.float64)
+    a[3] = [[1, 2, 3], [4, 5, 6], [7, 8, 9 + 1e-14]]
+    np.testing.assert_array_equal(np.linalg.inv(tensor(a)).numpy(), np.linalg.inv(a))
+
+
+@pytest.mark.parametrize("padding_mode", ["zeros", "border", "reflection"])
+@pytest.mark.parametrize("mode", ["bilinear", "nearest", "bicubic"])
+def test_positions_that_are_no_numbers_give_what_numpy_gives(
+    mode: str, padding_mode: str, without_kernels: Callable[[], None]
+) -> None:
+    far = np.array([NAN, INF, -INF, 1e30, -1e30, 3e9, 0.2], np.float32)
+    grid = np.stack(np.meshgrid(far, far), -1)[None]
+    x = normal(1, 2, 5, 6)
+    found = results(lambda t: F.grid_sample(t, grid, mode, padding_mode, False), [x])
+    without_kernels()
+    for one, other in zip(
+        found, results(lambda t: F.grid_sample(t, grid, mode, padding_mode, False), [x]), strict=True
+    ):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
+
+
 def test_labels_that_change_are_checked_in_a_replay() -> None:
     x = tensor(normal(4, 3))
     compiled = gradmgr.compile(lambda labels: F.cross_entropy(x, labels))
@@ -523,6 +628,7 @@ def inputs_of_kernels(dtype: Any) -> dict[str, tuple[list[Any], tuple[int, ...],
     """Arrays, lengths and numbers for each kernel."""
     x, g, w = (normal(12, 10 * 7, dtype=dtype, seed=k) * 2 for k in range(3))
     row, labels, pair = np.abs(normal(120, dtype=dtype)), np.arange(12) * 5, np.zeros(140, dtype)
+    made: dict[str, tuple[list[Any], tuple[int, ...], list[float]]]
     made = {name: ([x, g], (840,), []) for name in ("gelu", "gelu_slope", "gelu_tanh")}
     made |= {name: ([g, x, w], (840,), []) for name in ("gelu_vjp", "gelu_tanh_vjp")}
     made |= {name: ([x, g], (12, 70), [1.0]) for name in ("softmax", "log_softmax")}
@@ -530,6 +636,7 @@ def inputs_of_kernels(dtype: Any) -> dict[str, tuple[list[Any], tuple[int, ...],
     made |= {"logsumexp": ([x, row.copy()], (2, 35, 12), [])}
     made |= {"logsumexp_vjp": ([g, x, row + 4, w], (2, 35, 12), [])}
     tops = [row[:12], row[12:24], row[24:36]]
+    places, shares = (np.arange(18) % 15).astype(f"i{np.dtype(dtype).itemsize}"), np.linspace(0, 1, 18).astype(dtype)
     made |= {
         "cross_entropy": ([x, labels, *tops], (12, 70), []),
         "cross_entropy_vjp": ([row, x, labels, *tops[:2], w], (12, 70), [1.0]),
@@ -551,6 +658,22 @@ def inputs_of_kernels(dtype: Any) -> dict[str, tuple[list[Any], tuple[int, ...],
             (3, 14, 20, 7, 10, 2, 2),
             [2, 2, 0, 0, 1, 1],
         ),
+        "avg_pool2d": (
+            [x, np.full(140, 4, dtype), np.zeros(9000, dtype), np.zeros(60, dtype)],
+            (2, 14, 20, 5, 6, 4, 5),
+            [3, 3, 1, 1],
+        ),
+        "avg_pool2d_vjp": (
+            [g, np.full(140, 4, dtype), np.zeros(9000, dtype), w],
+            (2, 14, 20, 5, 6, 4, 5),
+            [3, 3, 1, 1],
+        ),
+        "grid_sample": ([x, g / 2, w], (1, 2, 1, 20, 21, 420), [2, 4, 0, 1]),
+        "grid_slopes": ([g, x, g / 2, w], (1, 2, 1, 20, 21, 420), [2, 2, 2, 1]),
+        "grid_spread": ([g, x / 2, w], (1, 2, 1, 20, 21, 420), [2, 2, 1, 0]),
+        "resize": ([x, places, shares, places, shares, np.zeros(99, dtype), w], (2, 20, 15, 9, 9, 2, 2), []),
+        "resize_vjp": ([g, places, shares, places, shares, np.zeros(999, dtype), w], (2, 20, 15, 9, 9, 2, 2), []),
+        "solve": ([x, g, w, pair], (20, 5, 5), [1, 0]),
         "adam": ([g, x, w, np.abs(w) + 1], (840,), [5, 0.1, 0.9, 0.1, 0.99, 0.01, 2.0, 1e-8]),
         "sgd": ([g, x], (840,), [7, 0.1, 0.9, 0.1]),
         "sgd_momentum": ([g, x, w], (840,), [6, 0.1, 0.9, 0.1, 0.9]),
@@ -584,10 +707,18 @@ def test_every_processor_gives_the_same_bits(tmp_path: Path) -> None:
         assert others == found[0]
 
 
+def in_a_line(a: Any) -> Any:
+    """A copy that begins a line of the cache, as scratch is used from the next one on."""
+    memory = np.empty(a.nbytes + 64, np.uint8)
+    made = memory[-memory.ctypes.data % 64 :][: a.nbytes].view(a.dtype).reshape(a.shape)
+    made[...] = a
+    return made
+
+
 def computed_by(library: Any, dtype: Any) -> Iterator[bytes]:
     """The bytes of all arrays after each kernel has been run by its address."""
     for name, (given, lengths, numbers) in inputs_of_kernels(dtype).items():
-        arrays = [a.copy() for a in given]
+        arrays = [in_a_line(a) for a in given]
         function = getattr(library, f"gradmgr_{name}_f{np.dtype(dtype).itemsize}")
         function.argtypes = [ctypes.c_void_p] * 5
         data = (ctypes.c_void_p * 8)(*[a.ctypes.data for a in arrays])

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from gradmgr import errors
+from gradmgr import errors, gradcheck, gradgradcheck, tensor
 from gradmgr.nn import functional as F  # noqa: N812  # as everywhere
 
 RANDOM = np.random.default_rng(0)
@@ -46,6 +46,19 @@ def test_grids_are_torchs(shape):
         is_torchs(
             F.affine_grid(theta, size, corners), torch.nn.functional.affine_grid(torch.tensor(theta), size, corners)
         )
+
+
+@pytest.mark.parametrize("padding_mode", ["zeros", "border", "reflection"])
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
+def test_derivatives_of_samples_are_numeric_ones_to_second_order(mode, padding_mode):
+    random = np.random.default_rng(1)
+    points = tensor(random.standard_normal((1, 2, 2, 3))), tensor(random.uniform(-1.4, 1.4, (1, 1, 2, 2)))
+
+    def function(x, grid):
+        return F.grid_sample(x, grid, mode, padding_mode, False)
+
+    assert gradcheck(function, points)
+    assert gradgradcheck(function, points)
 
 
 @pytest.mark.parametrize("far", [np.nan, np.inf, -np.inf, 1e30])

@@ -271,8 +271,40 @@ def _is_whole(geometry: Geometry) -> bool:
     return geometry.kernel == geometry.size and geometry.out == (1, 1) and not any(geometry.padding)
 
 
-@libraries.captured_as_one()
+def _find_kernel_of_means(name: str, x: Any, geometry: Geometry) -> Any:
+    """Return a kernel of gradmgr-native; None where there is none."""
+    return None if _is_whole(geometry) else native_kernels.find(name, x)
+
+
+def _has_kernel(x: Any, geometry: Geometry, divisor: int | None, include_padding: bool) -> bool:
+    return _find_kernel_of_means("avg_pool2d", x, geometry) is not None
+
+
+def _run_natively(
+    kernel: Any, x: Any, made: tuple[int, ...], geometry: Geometry, divisor: int | None, include_padding: bool
+) -> Any:
+    """Return what a kernel makes of x, the images or cotangents of the means; in planes of the shape `made`."""
+    z, by = native_kernels.empty((*x.shape[:2], *made), x), np.ones(math.prod(geometry.out) + native_kernels.LANES)
+    sizes_of_windows = _window_sizes(geometry, include_padding) if divisor is None else divisor
+    by[: -native_kernels.LANES].reshape(geometry.out)[...] = sizes_of_windows
+    scratch = native_kernels.empty((_size_of_scratch_of_means(geometry),), x)
+    lengths = x.shape[0] * x.shape[1], *geometry.size, *geometry.out, *geometry.kernel
+    numbers = map(float, (*geometry.stride, *geometry.padding))
+    kernel(native_kernels.contiguous(x), by.astype(x.dtype), scratch, z, *lengths, *numbers)
+    return z
+
+
+def _size_of_scratch_of_means(geometry: Geometry) -> int:
+    """Return how many numbers both kernels need besides their results; `native/src` says for what."""
+    lanes, (rows, columns), stride = native_kernels.LANES, geometry.out, geometry.stride[1]
+    slots = max(columns, -(-(geometry.padding[1] + geometry.size[1]) // stride)) + geometry.kernel[1] + 3 * lanes
+    return (rows + 1) * (slots + 2 * (slots * stride + lanes)) + 2 * lanes
+
+
+@libraries.captured_as_one(unless=_has_kernel)
 def _mean_kernel(x: Any, geometry: Geometry, divisor: int | None, include_padding: bool) -> Any:
+    if (kernel := _find_kernel_of_means("avg_pool2d", x, geometry)) is not None:
+        return _run_natively(kernel, x, geometry.out, geometry, divisor, include_padding)
     work = accumulation_dtype(x.dtype)
     if _is_whole(geometry):
         total = libraries.sum_over(x.astype(work, copy=False), (2, 3), True)
@@ -289,9 +321,11 @@ def _mean_kernel(x: Any, geometry: Geometry, divisor: int | None, include_paddin
     return _divide(total, geometry, divisor, include_padding).astype(x.dtype, copy=False)
 
 
-@libraries.captured_as_one()
+@libraries.captured_as_one(unless=_has_kernel)
 def _mean_adjoint_kernel(g: Any, geometry: Geometry, divisor: int | None, include_padding: bool) -> Any:
     """Add each number, divided by the window's size, to all elements of its window: the adjoint of the mean."""
+    if (kernel := _find_kernel_of_means("avg_pool2d_vjp", g, geometry)) is not None:
+        return _run_natively(kernel, g, geometry.size, geometry, divisor, include_padding)
     work = accumulation_dtype(g.dtype)
     shares = _divide(g.astype(work, copy=False), geometry, divisor, include_padding)
     if _is_whole(geometry):

@@ -1,39 +1,60 @@
-"""Padding, resizing and sampling of lines, planes and volumes: `pad`, `interpolate`, `grid_sample`, `affine_grid`.
+"""Padding and resizing of lines, planes and volumes: `pad` and `interpolate`.
 
-All of them are made of ops: of numbers gathered at constant positions, times weights, so that derivatives of every
-order are those of the ops.
+Resizing is a linear map along each axis, of numbers at constant positions, times weights; it is declared with its
+adjoint, so derivatives of all orders are right.
 """
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Iterator, Sequence
 from math import floor
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from gradmgr import errors
-from gradmgr._arrays import libraries
-from gradmgr._engine.tensor import Tensor, raw
-from gradmgr.nn._functions.arguments import check_floating, check_inexact, check_word, integer, number, one_array
+from gradmgr._arrays import libraries, native_kernels
+from gradmgr._engine.op import Function, linear
+from gradmgr._engine.tensor import raw
+from gradmgr.nn._functions.arguments import check_inexact, check_word, integer, number, one_array
+from gradmgr.nn._functions.grid_sampling import cubic_weights
 from gradmgr.ops import pad as numpy_pad
-from gradmgr.ops.arithmetic import absolute
-from gradmgr.ops.convert import as_tensor, cast_to, lift_together, narrow_to, wide_dtype, widen_half
-from gradmgr.ops.extrema import clip
+from gradmgr.ops.convert import narrow_to, widen_half
 from gradmgr.ops.join import stack
-from gradmgr.ops.pick import take_along_axis
-from gradmgr.ops.positions import align_with_axis, gather
-from gradmgr.ops.products import matmul
+from gradmgr.ops.positions import align_with_axis, gather, gather_back
 from gradmgr.ops.reduce import mean
-from gradmgr.ops.shape import expand_dims, reshape, swapaxes
+from gradmgr.ops.shape import reshape
 
 _PADDINGS = {"constant": "constant", "reflect": "reflect", "replicate": "edge", "circular": "wrap"}
 _AXES = {1: "linear", 2: "bilinear", 3: "trilinear"}
-_CUBIC = -0.75  # the parameter of Keys' kernel: Cubic convolution interpolation for digital image processing (1981)
 
-# Positions along an axis and their weights, for each number of the result: one pair for each number that it is made of.
-Taps = list[tuple[Any, Any]]
+
+class Taps(NamedTuple):
+    """The numbers of an axis that each number of the result is made of.
+
+    Attributes:
+        places: their positions, (taps, length of the result).
+        weights: of the same shape; None for ones.
+    """
+
+    places: Any
+    weights: Any
+
+    def on(self, x: Any, axis: int) -> Iterator[tuple[Any, Any]]:
+        """Yield positions and weights, which broadcast along the axis of x, tap by tap, where x lies."""
+        device, kind = libraries.device_of(raw(x)), x.real.dtype if x.dtype.kind == "c" else x.dtype
+        for k, places in enumerate(self.places):
+            weights = None if self.weights is None else align_with_axis(self.weights[k].astype(kind), axis, x.ndim)
+            yield (
+                libraries.to_device(places, device),
+                None if weights is None else libraries.to_device(weights, device),
+            )
+
+    def like(self, x: Any) -> tuple[Any, Any]:
+        """Return positions and weights in the widths of the numbers of x, as kernels take them."""
+        weights = np.ones(self.places.shape) if self.weights is None else self.weights
+        return self.places.astype(f"i{x.itemsize}"), weights.astype(x.dtype)
 
 
 # ---------------------------------------------------------------- pad
@@ -141,14 +162,16 @@ def interpolate(
             raise ValueError("interpolate: recompute_scale_factor needs a scale_factor; found a size")
         factors = [None] * len(lengths)
     z = widen_half(x)
-    for axis, (new, factor) in enumerate(zip(lengths, factors, strict=True), 2):
-        old = z.shape[axis]
-        if mode == "area":
+    if mode == "area":
+        for axis, new in enumerate(lengths, 2):
             z = mean_of_windows(z, axis, new)
-        elif new != old or factor not in (None, 1):
-            step = old / new if factor is None else 1 / factor
-            z = _weighted(z, axis, _taps(old, new, step, mode, bool(align_corners)))
-    return narrow_to(z, x.dtype)
+        return narrow_to(z, x.dtype)
+    resized = []
+    for old, new, factor in zip(x.shape[2:], lengths, factors, strict=True):
+        is_changed = new != old or factor not in (None, 1)
+        step = old / new if factor is None else 1 / factor
+        resized.append(_taps(old, new, step, mode, bool(align_corners)) if is_changed else None)
+    return narrow_to(_resize(z, tuple(resized)), x.dtype)
 
 
 def _check_mode(shape: tuple[int, ...], mode: Any, align_corners: Any, antialias: Any) -> None:
@@ -208,220 +231,99 @@ def _taps(old: int, new: int, step: float, mode: str, align_corners: bool) -> Ta
     if mode in ("nearest", "nearest-exact"):
         # in float32, as torch does for any dtype, so that the same positions are chosen
         shifted = place.astype(np.float32) + np.float32(0.5 if mode == "nearest-exact" else 0)
-        return [(np.minimum((shifted * np.float32(step)).astype(np.intp), old - 1), None)]
+        return Taps(np.minimum((shifted * np.float32(step)).astype(np.intp), old - 1)[None], None)
     step = step if not align_corners else (old - 1) / (new - 1) if new > 1 else 0.0
     source = place * step if align_corners else (place + 0.5) * step - 0.5
     if mode != "bicubic":
         source = np.maximum(source, 0)
         below = np.minimum(source.astype(np.intp), old - 1)
         weight = np.minimum(source - below, 1.0)
-        return [(below, 1 - weight), (np.minimum(below + 1, old - 1), weight)]
+        return Taps(np.stack([below, np.minimum(below + 1, old - 1)]), np.stack([1 - weight, weight]))
     below = np.floor(source).astype(np.intp)
-    weights = _cubic_weights(source - below)
-    return [(np.clip(below + k - 1, 0, old - 1), weight) for k, weight in enumerate(weights)]
+    weights = cubic_weights(source - below)
+    return Taps(np.stack([np.clip(below + k, 0, old - 1) for k in range(-1, 3)]), np.stack(weights))
 
 
-def _cubic_weights(t: Any) -> list[Any]:
-    """Return the weights of the four neighbours of a position that is t behind the second."""
+# ---------------------------------------------------------------- the linear map, and its adjoint
 
-    def near(d: Any) -> Any:
-        return ((_CUBIC + 2) * d - (_CUBIC + 3)) * d * d + 1
 
-    def far(d: Any) -> Any:
-        return ((_CUBIC * d - 5 * _CUBIC) * d + 8 * _CUBIC) * d - 4 * _CUBIC
-
-    return [far(t + 1), near(t), near(1 - t), far(2 - t)]
+@libraries.keeps_nothing
+def _resize_kernel(x: Any, taps: tuple[Taps | None, ...]) -> Any:
+    """Return the sums of numbers at positions times weights, along each of the last axes."""
+    if (kernel := _find_kernel("resize", x, taps)) is not None:
+        for part in _pairs_of_axes(taps):
+            x = _run(kernel, x, x.shape, part, forward=True)
+        return x
+    for axis, of_axis in enumerate(taps, 2):
+        if of_axis is not None:
+            x = _weighted(x, axis, of_axis)
+    return x
 
 
 def _weighted(x: Any, axis: int, taps: Taps) -> Any:
-    """Return the sum of an axis' numbers at positions times weights."""
-    device = libraries.device_of(raw(x))
     total = None
-    for places, weights in taps:
-        part = gather(x, libraries.to_device(places, device), axis)
-        if weights is not None:
-            kind = x.real.dtype if x.dtype.kind == "c" else x.dtype
-            part = part * libraries.to_device(align_with_axis(weights.astype(kind), axis, x.ndim), device)
+    for places, weights in taps.on(x, axis):
+        part = gather(x, places, axis)
+        part = part if weights is None else part * weights
         total = part if total is None else total + part
     return total
 
 
-# ---------------------------------------------------------------- affine_grid
+@libraries.keeps_nothing
+def _resize_adjoint_kernel(g: Any, lengths: tuple[int, ...], taps: tuple[Taps | None, ...]) -> Any:
+    """Add each number, times the weights, to those that it is made of; `lengths` are those of the last axes."""
+    if (kernel := _find_kernel("resize_vjp", g, taps)) is not None:
+        for part in reversed(_pairs_of_axes(taps)):
+            before = [n if t is None else m for n, m, t in zip(g.shape[2:], lengths, part, strict=True)]
+            g = _run(kernel, g, (*g.shape[:2], *before), part, forward=False)
+        return g
+    for axis, (length, of_axis) in reversed(list(enumerate(zip(lengths, taps, strict=True), 2))):
+        if of_axis is not None:
+            g = _weighted_adjoint(g, axis, length, of_axis)
+    return g
 
 
-def affine_grid(theta: Any, size: Sequence[int], align_corners: bool | None = None) -> Any:
-    """Return the positions that affine maps give, for `grid_sample`.
-
-    Args:
-        theta: the maps of planes (batch, 2, 3), or of volumes (batch, 3, 4).
-        size: the shape of the result of `grid_sample`: (batch, channels, height, width), or with a depth.
-        align_corners: whether -1 and 1 are the centres of the first and last numbers instead of their outer edges.
-
-    Returns:
-        (batch, height, width, 2) or (batch, depth, height, width, 3), in theta's dtype.
-
-    Raises:
-        ShapeError: the shapes do not fit.
-
-    >>> import numpy as np
-    >>> from gradmgr.nn import functional as F
-    >>> F.affine_grid(np.eye(2, 3)[None], (1, 1, 1, 2), align_corners=True).tolist()
-    [[[[-1.0, 0.0], [1.0, 0.0]]]]
-    """
-    theta = one_array(theta)
-    check_floating("affine_grid", theta=theta)
-    lengths = tuple([integer(n, "size", "affine_grid") for n in size])
-    axes = len(lengths) - 2
-    if axes not in (2, 3) or theta.shape != (lengths[0], axes, axes + 1) or min(lengths) < 1:
-        raise errors.ShapeError(
-            "affine_grid takes theta (batch, 2, 3) and a size (batch, channels, height, width), or (batch, 3, 4) and "
-            f"with a depth; found {theta.shape} and {lengths}"
-        )
-    lines = []
-    for n in lengths[2:]:
-        line = np.linspace(-1, 1, n) if n > 1 else np.zeros(1)
-        lines.append(line if align_corners else line * (n - 1) / n)
-    places = np.meshgrid(*lines, indexing="ij")
-    base = np.stack([*places[::-1], np.ones_like(places[0])], axis=-1).reshape(-1, axes + 1)
-    maps = widen_half(theta)
-    base = libraries.to_device(base.astype(maps.real.dtype), libraries.device_of(raw(theta)))
-    grid = matmul(base, swapaxes(maps, 1, 2))
-    return narrow_to(reshape(grid, (lengths[0], *lengths[2:], axes)), theta.dtype)
+def _weighted_adjoint(g: Any, axis: int, length: int, taps: Taps) -> Any:
+    total = None
+    for places, weights in taps.on(g, axis):
+        part = gather_back(g if weights is None else g * weights, places, length, axis)
+        total = part if total is None else total + part
+    return total
 
 
-# ---------------------------------------------------------------- grid_sample
+_resize: Function = linear("nn.resize", _resize_kernel, lambda g, shape, taps: _resize_adjoint(g, shape[2:], taps))
+_resize_adjoint: Function = linear("nn.resize_adjoint", _resize_adjoint_kernel, lambda g, taps: _resize(g, taps))
 
 
-def grid_sample(
-    input: Any,
-    grid: Any,
-    mode: str = "bilinear",
-    padding_mode: str = "zeros",
-    align_corners: bool | None = None,
-) -> Any:
-    """Return the numbers of planes or volumes at given positions, as torch.nn.functional.grid_sample.
-
-    Args:
-        input: (batch, channels, height, width), or (batch, channels, depth, height, width).
-        grid: the positions (batch, h, w, 2), x before y, or (batch, d, h, w, 3); -1 and 1 are the ends of an axis.
-        mode: "bilinear", also for volumes; "nearest"; or "bicubic", for planes.
-        padding_mode: what is outside: "zeros"; "border", the nearest number of the border; or "reflection".
-        align_corners: whether -1 and 1 are the centres of the first and last numbers instead of their outer edges.
-
-    Returns:
-        (batch, channels, h, w) or (batch, channels, d, h, w), in the common dtype.
-
-    Raises:
-        ShapeError: the shapes do not fit.
-        ValueError: a mode is none of these.
-
-    >>> import numpy as np
-    >>> from gradmgr.nn import functional as F
-    >>> F.grid_sample(np.array([[[[1.0, 3.0]]]]), np.array([[[[0.0, 0.0]]]]), align_corners=True).item()
-    2.0
-    """
-    x, grid = lift_together(one_array(input), one_array(grid))
-    check_floating("grid_sample", input=x, grid=grid)
-    axes = x.ndim - 2
-    check_word(
-        mode, ("bilinear", "nearest", "bicubic") if axes == 2 else ("bilinear", "nearest"), "mode", "grid_sample"
-    )
-    check_word(padding_mode, ("zeros", "border", "reflection"), "padding_mode", "grid_sample")
-    if axes not in (2, 3) or grid.ndim != x.ndim or grid.shape[0] != x.shape[0] or grid.shape[-1] != axes:
-        raise errors.ShapeError(
-            "grid_sample takes (batch, channels, height, width) and a grid (batch, h, w, 2), or (batch, channels, "
-            f"depth, height, width) and (batch, d, h, w, 3); found {x.shape} and {grid.shape}"
-        )
-    if 0 in x.shape[2:]:
-        raise errors.ShapeError(f"grid_sample: there is nothing to sample; found an input {x.shape}")
-    dtype = np.result_type(x.dtype, grid.dtype)
-    x, grid = (cast_to(t, wide_dtype(dtype)) for t in (x, grid))
-    sampler = _Sampler(x, padding_mode, bool(align_corners))
-    places = [sampler.position(grid[..., axes - 1 - k], k) for k in range(axes)]  # of the axes in order
-    z = sampler.read(places, {"bilinear": _two_taps, "nearest": _one_tap, "bicubic": _four_taps}[mode])
-    z = narrow_to(reshape(z, (*x.shape[:2], *grid.shape[1:-1])), dtype)
-    return as_tensor(z) if isinstance(grid, Tensor) else z  # of the nearest, z does not depend on the grid
+def _find_kernel(name: str, x: Any, taps: tuple[Taps | None, ...]) -> Any:
+    """Return a kernel of gradmgr-native; None where there is none, or nothing is to be done."""
+    return native_kernels.find(name, x) if any(of_axis is not None for of_axis in taps) else None
 
 
-class _Sampler:
-    """Reads the numbers of planes or volumes at positions."""
-
-    def __init__(self, x: Any, padding_mode: str, align_corners: bool) -> None:
-        self._lengths = x.shape[2:]
-        self._flat = reshape(x, (*x.shape[:2], -1))
-        self._mode = padding_mode
-        self._corners = align_corners
-
-    def position(self, coordinate: Any, axis: int) -> Any:
-        """Return where a coordinate from -1 to 1 lies, in numbers of an axis, (batch, positions)."""
-        n = self._lengths[axis]
-        place = (coordinate + 1) * ((n - 1) / 2) if self._corners else ((coordinate + 1) * n - 1) * 0.5
-        return reshape(place, (place.shape[0], -1))
-
-    def inside(self, place: Any, axis: int) -> Any:
-        """Return the position within the axis that a position outside stands for."""
-        n = self._lengths[axis]
-        if self._mode == "zeros":
-            return place
-        if self._mode == "reflection":
-            low, high = (0.0, n - 1.0) if self._corners else (-0.5, n - 0.5)
-            place = _reflected(place, low, high)
-        return clip(place, 0, n - 1)
-
-    def read(self, places: list[Any], taps_of: Callable[[_Sampler, Any, int], Taps]) -> Any:
-        """Return the sum over all combinations of the taps of the axes, (batch, channels, positions)."""
-        total = None
-        for taps in itertools.product(*[taps_of(self, place, axis) for axis, place in enumerate(places)]):
-            index: Any = 0
-            weight = None
-            for n, (position, factor) in zip(self._lengths, taps, strict=True):
-                limited = np.clip(position, 0, n - 1)
-                index = index * n + limited
-                if self._mode == "zeros":
-                    present = (position == limited).astype(self._flat.real.dtype)
-                    factor = present if factor is None else factor * present
-                if factor is not None:
-                    weight = factor if weight is None else weight * factor
-            part = take_along_axis(self._flat, index[:, None], 2)
-            part = part if weight is None else part * expand_dims(weight, 1)
-            total = part if total is None else total + part
-        return total
+def _pairs_of_axes(taps: tuple[Taps | None, ...]) -> list[tuple[Taps | None, ...]]:
+    """Return the taps of an axis or two for each run of a kernel, which resizes planes; those of others are None."""
+    if len(taps) < 3:
+        return [taps]
+    return [part for part in ((taps[0], None, None), (None, *taps[1:])) if any(of_axis is not None for of_axis in part)]
 
 
-def _whole(values: Any, n: int) -> Any:
-    """Return rounded values as integers; those that are far outside or not finite as ones outside."""
-    near = np.clip(values, -4, n + 4)
-    return np.where(near == near, near, -4.0).astype(np.intp)
-
-
-def _reflected(place: Any, low: float, high: float) -> Any:
-    """Reflect positions at both ends until they are between them."""
-    span = high - low
-    if span == 0:
-        return place * 0
-    distance = absolute(place - low)
-    value = raw(distance)
-    times = np.floor(value / span)
-    odd = times % 2
-    start = np.where(odd == 0, low - times * span, low + span + times * span).astype(value.dtype)
-    return distance * (1 - 2 * odd).astype(value.dtype) + start
-
-
-def _one_tap(sampler: _Sampler, place: Any, axis: int) -> Taps:
-    return [(_whole(np.rint(raw(sampler.inside(place, axis))), sampler._lengths[axis]), None)]
-
-
-def _two_taps(sampler: _Sampler, place: Any, axis: int) -> Taps:
-    place = sampler.inside(place, axis)
-    floor = np.floor(raw(place))
-    below, weight = _whole(floor, sampler._lengths[axis]), place - floor
-    return [(below, 1 - weight), (below + 1, weight)]
-
-
-def _four_taps(sampler: _Sampler, place: Any, axis: int) -> Taps:
-    floor = np.floor(raw(place))
-    taps = []
-    for k, weight in enumerate(_cubic_weights(place - floor), -1):
-        position = np.rint(raw(sampler.inside(floor + k, axis)))
-        taps.append((_whole(position, sampler._lengths[axis]), weight))
-    return taps
+def _run(kernel: Any, given: Any, shape: tuple[int, ...], taps: tuple[Taps | None, ...], *, forward: bool) -> Any:
+    """Run a kernel on an array in the shape of the input (forward) or of the result; `shape` is that of the input."""
+    resized = tuple([n if t is None else t.places.shape[1] for n, t in zip(shape[2:], taps, strict=True)])
+    down: Taps | None
+    right: Taps | None
+    before: tuple[int, ...]
+    after: tuple[int, ...]
+    if len(taps) == 3 and taps[0] is not None:  # planes of the first axis, and all others
+        down, right = taps[0], None
+        before, after = ((lengths[0], math.prod(lengths[1:])) for lengths in (shape[2:], resized))
+    else:
+        down, right = (None, *taps)[-2:]
+        before, after = ((1, *lengths)[-2:] for lengths in (shape[2:], resized))
+    planes = given.size // math.prod(before if forward else after)
+    made = native_kernels.empty((*shape[:2], *resized) if forward else shape, given)
+    scratch = native_kernels.empty((before[1] if forward else before[0] * after[1],), given)
+    operands = [a for t in (down, right) for a in (Taps(np.zeros((1, 1), int), None) if t is None else t).like(given)]
+    counts = [0 if t is None else len(t.places) for t in (down, right)]
+    kernel(native_kernels.contiguous(given), *operands, scratch, made, planes, *before, *after, *counts)
+    return made
