@@ -28,14 +28,16 @@ import numpy as np
 from gradmgr._arrays.analysis import NATIVE, NOTHING, PYTHON, VIEW, Analysis, bases_in, bytes_of
 from gradmgr._arrays.captured import Call, Capture, CaptureError, GuardError, Layout, Slot, name_of, slots_in
 from gradmgr._arrays.fusion import Fusion
+from gradmgr._arrays.liveness import Liveness, reads_whole
 from gradmgr._arrays.lowering import keeps_nothing
 from gradmgr._arrays.native import Machine
-from gradmgr._arrays.placement import Arena, Assembly, Memories, Place, Program, Segment, first_of, view_in
+from gradmgr._arrays.packing import Arena, packed
+from gradmgr._arrays.placement import Assembly, Hosts, Place, Program, Segment, first_of, view_in
 from gradmgr._arrays.products import Products
 from gradmgr._arrays.replay_text import CLEARLY, TAKE_ARENA, Writer
 from gradmgr._arrays.spans import Span, over_runs, peak_of
 from gradmgr._arrays.steps import Step, Temporary
-from gradmgr._arrays.strips import Strips, key_of
+from gradmgr._arrays.strips import Strips
 
 _LARGE = 1 << 16  # bytes
 
@@ -72,7 +74,7 @@ class NativeWriter(Writer):
         self.strips = Strips(self.analysis, self._read_by_python() | self.leaving | self.cells)
         self.last_of_memory = self._last_of_memory()  # anew, as strips have moved steps between calls
         self.places: dict[Any, Place] = {}
-        self.held = self._place()
+        self.nbytes = self._place()  # of the arena
         self.segments = [Segment()]
         self.lines: list[str] = []
         self.kept: dict[int, None] = {}  # the slots whose views are made with the arena, in order
@@ -200,26 +202,39 @@ class NativeWriter(Writer):
 
     # ------------------------------------------------------------ the arena
 
-    def _place(self) -> Arena:
-        """Choose where lies what the machine makes and what does not leave; return the arena."""
-        memories = Memories(self._hosts())
+    def _place(self) -> int:
+        """Choose where lies what the machine makes and what does not leave; return how large the arena is."""
+        liveness, hosts = Liveness(self.analysis.steps, self.strips.groups), Hosts(self._hosts())
+        in_arena: dict[Any, Span] = {}
         ends: dict[int, list[tuple[Arena, int]]] = defaultdict(list)
         seen = self._read_by_python()
         for slot in self.capture.inputs:
-            self._place_cell(slot.number, memories)
+            self._place_cell(slot.number, in_arena, liveness.end)
         for number, call in enumerate(self.capture.calls):
             made_here = [base for base in self.analysis.made_by(number) if base not in self.leaving]
             for base in sorted(made_here, key=self._bytes_of, reverse=True):  # the largest may need all of a host
-                end = max(number, self.last_of_memory[base])
-                self._hold(base, self._bytes_of(base), end, memories, ends, base not in seen)
+                nbytes, end = self._bytes_of(base), max(number, self.last_of_memory[base])
+                if base in seen or not self._is_hosted(base, nbytes, end, hosts, ends):
+                    in_arena[base] = liveness.span(base, number, end if base in seen else None, nbytes)
             for made in call.made:
-                if made not in self.places:
-                    self._place_cell(made, memories)
+                if made not in self.places and made not in in_arena:
+                    self._place_cell(made, in_arena, liveness.end)
             for temporary in _temporaries(self.analysis.steps[number]):
-                self._hold(temporary, self._bytes_of(temporary), number, memories, ends, True)
+                if not self._is_hosted(temporary, self._bytes_of(temporary), number, hosts, ends):
+                    in_arena[temporary] = liveness.span(temporary, number, None, self._bytes_of(temporary))
             for memory, start in ends.pop(number, ()):
                 memory.free(start)
-        return memories.arena
+        return self._place_in_arena(in_arena, liveness)
+
+    def _place_in_arena(self, spans: dict[Any, Span], liveness: Liveness) -> int:
+        """Place what is not hosted; return how large the arena is."""
+        over = liveness.over(spans)
+        starts, nbytes = packed(list(spans.values()))
+        for base, start in zip(spans, starts, strict=True):
+            self.places[base] = Place(None, start)
+        for base, root in over.items():
+            self.places[base] = self.places[root]
+        return nbytes
 
     def _bytes_of(self, base: Any) -> int:
         """Return how many bytes the memory of a slot, or of a Temporary, needs."""
@@ -237,30 +252,22 @@ class NativeWriter(Writer):
             if 0 not in self.layouts[base].strides:
                 yield self.analysis.made[base], base, bytes_of(self.layouts[base])
 
-    def _place_cell(self, slot: int, memories: Memories) -> None:
+    def _place_cell(self, slot: int, in_arena: dict[Any, Span], end: int) -> None:
         if slot in self.cells:  # for good: few bytes
-            self.places[slot] = memories.take_in_arena(bytes_of(self.layouts[slot]))
+            in_arena[slot] = Span(0, end, bytes_of(self.layouts[slot]))
 
-    def _hold(
-        self,
-        base: Any,
-        nbytes: int,
-        end: int,
-        memories: Memories,
-        ends: dict[int, list[tuple[Arena, int]]],
-        may_be_hosted: bool,
-    ) -> None:
-        """Choose where something lies until after a call."""
-        target = self._target_in_place(base, nbytes, end) if may_be_hosted else None
-        taken = None if target is None else memories.take_all_of(target, nbytes)
-        if taken is not None:
-            memory, place = taken
-        elif may_be_hosted:
-            memory, place = memories.take(nbytes, end)
-        else:
-            memory, place = memories.arena, memories.take_in_arena(nbytes)
-        self.places[base] = place
-        ends[end].append((memory, place.start))
+    def _is_hosted(
+        self, base: Any, nbytes: int, end: int, hosts: Hosts, ends: dict[int, list[tuple[Arena, int]]]
+    ) -> bool:
+        """Choose a host in which something lies until after a call, if there is one."""
+        target = self._target_in_place(base, nbytes, end)
+        taken = None if target is None else hosts.take_all_of(target, nbytes)
+        taken = taken or hosts.take(nbytes, end)
+        if taken is None:
+            return False
+        memory, self.places[base] = taken
+        ends[end].append((memory, self.places[base].start))
+        return True
 
     def _target_in_place(self, base: Any, nbytes: int, end: int) -> int | None:
         """Return the array that leaves, and that the last call to read a memory can write in its place.
@@ -270,14 +277,11 @@ class NativeWriter(Writer):
         steps = self.analysis.steps[end] if end < len(self.analysis.steps) else []
         if len(steps) != 1 or not steps[0].flat or not steps[0].exact or base not in bases_in(steps[0]):
             return None
-        step = steps[0]
-        target, stride = step.operands[-1], step.strides[-1]
-        if target[0].__class__ is not int or target[0] not in self.leaving or self.analysis.made.get(target[0]) != end:
+        target = steps[0].operands[-1][0]
+        if target.__class__ is not int or target not in self.leaving or self.analysis.made.get(target) != end:
             return None
-        if target[1] or step.dims[0] * stride != nbytes or nbytes != bytes_of(self.layouts[target[0]]):
-            return None
-        own = [(at, s) for (of, at), s in zip(step.operands, step.strides, strict=True) if key_of(of) == base]
-        return target[0] if all(each == (0, stride) for each in own) else None
+        is_whole = nbytes == bytes_of(self.layouts[target]) and reads_whole(steps[0], base, nbytes)
+        return target if is_whole else None
 
     # ------------------------------------------------------------ text
 
@@ -293,7 +297,7 @@ class NativeWriter(Writer):
         self.lines += ["arenas.append(arena)", f"return {self._tuple(self.results)}"]
         self.segments = [segment for segment in self.segments if segment.steps]
         assembly = Assembly(self.segments, self.places, self.layouts, self.strips.groups)
-        self.program = assembly.program(self.machine, self.held.nbytes)
+        self.program = assembly.program(self.machine, self.nbytes)
         return self._compiled()  # type: ignore[no-any-return]  # a function of the scope
 
     def _compiled(self) -> Any:
@@ -318,7 +322,7 @@ class NativeWriter(Writer):
         replay.segments = len(self.segments)
         replay.called = list(self.called.values())
         replay.names = [Counter(segment.names) for segment in self.segments]
-        replay.nbytes = self.held.nbytes
+        replay.nbytes = self.nbytes
         replay.fusion = None if self.fusion is None else self.fusion.counts()
         return replay
 

@@ -9,7 +9,7 @@ what the machine makes before, so that a replay needs little more than what it r
 from __future__ import annotations
 
 import math
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -18,12 +18,12 @@ import numpy as np
 
 from gradmgr._arrays.captured import Call, Layout
 from gradmgr._arrays.native import Machine
+from gradmgr._arrays.packing import ALIGNMENT, Arena
 from gradmgr._arrays.steps import Step
 from gradmgr._arrays.strips import Group, groups_in
 
 Array = Any
 
-_ALIGNMENT = 64  # bytes: of a cache line
 _HEAD = 8  # words of a step before its operands
 _PATCH = 3  # words of a patch; before the patches stand as many words
 # Elements that a segment goes over, from which on other threads may run meanwhile; to let them costs 100 ns.
@@ -39,76 +39,25 @@ class Place(NamedTuple):
     start: int
 
 
-class Arena:
-    """A plan of one block of memory, by first fit.
+class Hosts:
+    """Arrays that leave, in which lies what is needed before they are written.
 
     Args:
-        nbytes: how large it is to begin with.
-    """
-
-    def __init__(self, nbytes: int = 0) -> None:
-        self.nbytes = nbytes // _ALIGNMENT * _ALIGNMENT
-        # Start and end of what is free below nbytes, sorted.
-        self._gaps: list[tuple[int, int]] = [(0, self.nbytes)] if self.nbytes else []
-        self._sizes: dict[int, int] = {}  # of what is held, by its start
-
-    def take(self, nbytes: int) -> int:
-        """Return where so many bytes are free, and hold them; the block grows where there is no room."""
-        low = self.take_from_gaps(nbytes)
-        if low is None:
-            low = self.nbytes
-            if self._gaps and self._gaps[-1][1] == self.nbytes:  # which is too short, and ends where nothing follows
-                low = self._gaps.pop()[0]
-            self._sizes[low] = _aligned(nbytes)
-            self.nbytes = low + _aligned(nbytes)
-        return low
-
-    def take_from_gaps(self, nbytes: int) -> int | None:
-        """Return where so many bytes are free, and hold them; None where there is no room."""
-        nbytes = _aligned(nbytes)
-        for k, (low, high) in enumerate(self._gaps):
-            if high - low >= nbytes:
-                self._gaps[k : k + 1] = [(low + nbytes, high)] if high - low > nbytes else []
-                self._sizes[low] = nbytes
-                return low
-        return None
-
-    def free(self, start: int) -> None:
-        """Let go of what begins there."""
-        end = start + self._sizes.pop(start)
-        k = bisect_left(self._gaps, (start, end))
-        if k < len(self._gaps) and self._gaps[k][0] == end:
-            end = self._gaps.pop(k)[1]
-        if k and self._gaps[k - 1][1] == start:
-            k -= 1
-            start = self._gaps.pop(k)[0]
-        self._gaps.insert(k, (start, end))
-
-
-def _aligned(nbytes: int) -> int:
-    return -(-max(nbytes, 1) // _ALIGNMENT) * _ALIGNMENT
-
-
-class Memories:
-    """A plan of the arena, and of arrays that leave as hosts of what is needed before they are written.
-
-    Args:
-        hosts: those arrays: the number of the call that writes them first, their slots and their bytes.
+        hosts: the number of the call that writes each first, its slot and its bytes.
     """
 
     def __init__(self, hosts: Iterable[tuple[int, int, int]]) -> None:
-        self.arena = Arena()
         self._hosts = [(first, slot, Arena(room)) for first, slot, room in sorted(hosts)]
         self._firsts = [first for first, _, _ in self._hosts]
 
-    def take(self, nbytes: int, end: int) -> tuple[Arena, Place]:
-        """Hold so many bytes until after a call: in the host that is written soonest after it, if there is room."""
+    def take(self, nbytes: int, end: int) -> tuple[Arena, Place] | None:
+        """Hold so many bytes until after a call, in the host that is written soonest after it; None without room."""
         at = bisect_right(self._firsts, end) if nbytes >= _LEAST_HOSTED else len(self._hosts)
         for _, slot, room in self._hosts[at : at + _MOST_HOSTS]:
             start = room.take_from_gaps(nbytes)
             if start is not None:
                 return room, Place(slot, start)
-        return self.arena, self.take_in_arena(nbytes)
+        return None
 
     def take_all_of(self, slot: int, nbytes: int) -> tuple[Arena, Place] | None:
         """Hold so many bytes from the first of a host on; None where there is no such host, or it is held."""
@@ -118,10 +67,6 @@ class Memories:
                     return room, Place(slot, start)
                 room.free(start)
         return None
-
-    def take_in_arena(self, nbytes: int) -> Place:
-        """Hold so many bytes of the arena."""
-        return Place(None, self.arena.take(nbytes))
 
 
 class Segment:
@@ -184,9 +129,9 @@ class Program:
     def make(self) -> tuple[list[Any], Any]:
         """Return functions that run the segments, in memory of their own, and that arena."""
         copied, of_arena, of_words = self._copied
-        nbytes = -(-self.nbytes // _ALIGNMENT) * _ALIGNMENT
-        block = np.empty(nbytes + copied.nbytes + _ALIGNMENT, np.uint8)
-        address = block.ctypes.data + -block.ctypes.data % _ALIGNMENT
+        nbytes = -(-self.nbytes // ALIGNMENT) * ALIGNMENT
+        block = np.empty(nbytes + copied.nbytes + ALIGNMENT, np.uint8)
+        address = block.ctypes.data + -block.ctypes.data % ALIGNMENT
         arena = block[address - block.ctypes.data :][:nbytes]
         words = block[address - block.ctypes.data + nbytes :][: copied.nbytes].view(np.int64)  # which keep the block
         words[:] = copied

@@ -24,7 +24,7 @@ from gradmgr._arrays.captured import Call, Capture, CaptureError, Slot
 from gradmgr._arrays.native import Found, MachineError, load
 from gradmgr._arrays.native_replay import NativeWriter
 from gradmgr._arrays.native_test import check_machine
-from gradmgr._arrays.placement import Arena
+from gradmgr._arrays.packing import Arena
 from gradmgr._arrays.replay import Options, compile_replay
 from gradmgr.nn import functional as F  # noqa: N812  # torch's name
 

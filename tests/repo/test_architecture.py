@@ -180,8 +180,9 @@ def test_gradmgr_imports_these_modules_when_first_used_and_no_others():
         *(f"gradmgr._arrays.{name}" for name in ("native_replay", "native_test", "onednn_library")),
         *(
             f"gradmgr._arrays.{name}"
-            for name in ("analysis", "fusion", "lowering", "placement", "products", "spans", "steps", "strips")
+            for name in ("analysis", "fusion", "liveness", "lowering", "packing", "placement", "products", "spans")
         ),
+        *(f"gradmgr._arrays.{name}" for name in ("steps", "strips")),
         "gradmgr._engine.captured_object",
         "gradmgr._engine.forward",
         *(
