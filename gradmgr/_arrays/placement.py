@@ -24,7 +24,7 @@ from gradmgr._arrays.strips import Group, groups_in
 
 Array = Any
 
-_HEAD = 8  # words of a step before its operands
+_HEAD = 7  # words of a description before its dims
 _PATCH = 3  # words of a patch; before the patches stand as many words
 # Elements that a segment goes over, from which on other threads may run meanwhile; to let them costs 100 ns.
 _LONG = 1 << 14
@@ -95,6 +95,22 @@ class _Patch(NamedTuple):
     mask: int
 
 
+class _Body:
+    """The words of a segment's steps.
+
+    Attributes:
+        of_arena: the numbers of the words that are addresses in the arena.
+        of_steps: of those that say where a description stands.
+        work: over how many elements the steps go.
+    """
+
+    def __init__(self) -> None:
+        self.words: list[int] = []
+        self.of_arena: list[int] = []
+        self.of_steps: list[int] = []
+        self.work = 0
+
+
 class Program:
     """Words of the machine for a list of segments, and copies of them with memory of their own.
 
@@ -103,7 +119,7 @@ class Program:
         nbytes: of the arena.
         words: with 0 for the address of the arena, and of the words themselves.
         bounds: of the segments, in words.
-        of_arena: the numbers of the words to which the address of the arena is to be added.
+        of_arena: bits, of which those are set that stand for words to which the address of the arena is to be added.
         of_words: likewise, that of the words.
         keeps: what must live as long.
     """
@@ -135,10 +151,21 @@ class Program:
         arena = block[address - block.ctypes.data :][:nbytes]
         words = block[address - block.ctypes.data + nbytes :][: copied.nbytes].view(np.int64)  # which keep the block
         words[:] = copied
-        words[self._of_arena] += address - of_arena
-        words[self._of_words] += address + nbytes - of_words
+        words[_numbers(self._of_arena)] += address - of_arena
+        words[_numbers(self._of_words)] += address + nbytes - of_words
         self._copied = words, address, address + nbytes  # so that those before are not kept besides
         return [self.machine.function(words[start:end]) for start, end in self.bounds], arena
+
+
+def _marked(numbers: Sequence[int], count: int) -> Array:
+    """Return numbers below a count as bits, which take less memory."""
+    bits = np.zeros(count, np.bool_)
+    bits[np.array(numbers, np.int64)] = True
+    return np.packbits(bits)
+
+
+def _numbers(marked: Array) -> Array:
+    return np.flatnonzero(np.unpackbits(marked))
 
 
 class Assembly:
@@ -161,19 +188,21 @@ class Assembly:
         self.places = places
         self.layouts = layouts
         self._groups = groups
-        self._words: list[int] = []
+        self._words: list[int] = []  # descriptions, then segments
         self._bounds: list[tuple[int, int]] = []
         self._of_arena: list[int] = []
         self._of_words: list[int] = []
+        self._of_steps: list[int] = []  # the words that say where a description stands
         self._patches: dict[int, list[_Patch]] = defaultdict(list)  # by the slot of what Python holds
         self._keeps: list[Any] = []
-        self._alike: dict[Any, tuple[list[int], list[int]]] = {}
+        self._alike: dict[Any, tuple[int, int]] = {}
 
     def program(self, machine: Machine, nbytes: int) -> Program:
         """Return the program, with an arena of so many bytes."""
         self._assemble()
-        words = np.array(self._words, np.int64)
-        of_arena, of_words = np.array(self._of_arena, np.int32), np.array(self._of_words, np.int32)
+        words, of_steps = np.array(self._words, np.int64), np.array(self._of_steps, np.int64)
+        words[of_steps] -= of_steps
+        of_arena, of_words = (_marked(found, len(words)) for found in (self._of_arena, self._of_words))
         keeps = list({id(kept): kept for kept in self._keeps if kept is not None}.values())
         return Program(machine, nbytes, words, self._bounds, of_arena, of_words, keeps)
 
@@ -182,22 +211,22 @@ class Assembly:
     def _assemble(self) -> None:
         bodies = [self._body(number) for number in range(len(self.segments))]
         given: set[int] = set()
-        starts, at = [], 0
-        for segment, (words, _) in zip(self.segments, bodies, strict=True):
+        starts, at = [], len(self._words)
+        for segment, body in zip(self.segments, bodies, strict=True):
             segment.arguments = dict.fromkeys([slot for slot in segment.arguments if slot not in given])
             given.update(segment.arguments)
             head = _PATCH + _PATCH * sum([len(self._patches[slot]) for slot in segment.arguments])
             starts.append(at + head)
-            self._bounds.append((at, at + head + len(words)))
-            at += head + len(words)
-        for segment, start, (words, arena) in zip(self.segments, starts, bodies, strict=True):
-            self._write_head(segment, start, starts)
-            self._of_arena += [start + word for word in arena]
-            self._words += words
+            self._bounds.append((at, at + head + len(body.words)))
+            at += head + len(body.words)
+        for segment, start, body in zip(self.segments, starts, bodies, strict=True):
+            self._write_head(segment, start, starts, body.work)
+            self._of_arena += [start + word for word in body.of_arena]
+            self._of_steps += [start + word for word in body.of_steps]
+            self._words += body.words
 
-    def _write_head(self, segment: Segment, start: int, starts: list[int]) -> None:
+    def _write_head(self, segment: Segment, start: int, starts: list[int], work: int) -> None:
         """Write what stands before the steps of a segment: where the data of its arguments go, in all segments."""
-        work = sum([_elements(step) for step in segment.steps])
         size = start - len(self._words)
         self._words += [size // _PATCH - 1, int(work >= _LONG), size]
         for number, slot in enumerate(segment.arguments):
@@ -205,27 +234,26 @@ class Assembly:
                 self._of_words.append(len(self._words) + 1)
                 self._words += [number | patch.mask << 32, 8 * (starts[patch.segment] + patch.word), patch.offset]
 
-    def _body(self, number: int) -> tuple[list[int], list[int]]:
-        """Return the words of a segment's steps, and which of them are addresses in the arena."""
-        words: list[int] = []
-        arena: list[int] = []
+    def _body(self, number: int) -> _Body:
+        """Return the words of a segment's steps."""
+        body = _Body()
         segment = self.segments[number]
         for group, steps in groups_in(segment.steps, self._groups):
             if group is not None:
-                words += [-4, len(steps), group.rows, group.strip]
+                body.words += [len(steps), group.rows, group.strip]
             for step in steps:
-                at = len(words)
                 if step.guard is not None or step.failure != Step.failure:
-                    segment.stops[at] = step.guard or step.failure
-                self._append(step, number, words, arena)
-                if group is not None:
-                    extent, *rest = group.words_of(step)
-                    words += [_HEAD + extent, *rest]
-        return [*words, 0], arena
+                    segment.stops[len(body.words)] = step.guard or step.failure
+                self._append(step, number, body, group)
+        body.words.append(0)
+        return body
 
-    def _append(self, step: Step, segment: int, words: list[int], arena: list[int]) -> None:
-        head, tail = self._around(step)
-        words += head
+    def _append(self, step: Step, segment: int, body: _Body, group: Group | None) -> None:
+        at, elements = self._description(step, group)
+        words = body.words
+        body.of_steps.append(len(words))
+        body.work += elements
+        words.append(at)
         for k, (base, offset) in enumerate(step.operands):
             if base.__class__ is np.ndarray:
                 words.append(base.__array_interface__["data"][0] - first_of(base) + offset)
@@ -233,13 +261,12 @@ class Assembly:
                 continue
             slot, start = self.places.get(base) or (base, 0)
             if slot is None:
-                arena.append(len(words))
+                body.of_arena.append(len(words))
                 words.append(start + offset)
             else:
                 moved = start + offset - self._first(slot)
                 self._patches[slot].append(_Patch(segment, len(words), moved, step.alignments[k] - 1))
                 words.append(0)
-        words += tail
         self._keeps.append(step.keeps)
 
     def _first(self, slot: int) -> int:
@@ -247,17 +274,20 @@ class Assembly:
         layout = self.layouts[slot]
         return first_of(layout) if layout.strides and min(layout.strides) < 0 else 0
 
-    def _around(self, step: Step) -> tuple[list[int], list[int]]:
-        """Return the words of a step before its operands and after them, which many steps share."""
+    def _description(self, step: Step, group: Group | None) -> tuple[int, int]:
+        """Return which word begins the description of a step, which many share, and over how many elements it goes."""
         n = len(step.operands)
-        key = step.function, step.context, step.auxdata, n, step.dims, step.strides, step.outer
+        behind = () if group is None else group.words_of(step)
+        key = step.function, step.context, step.auxdata, n, step.dims, step.strides, step.outer, behind
         found = self._alike.get(key)
         if found is None:
-            tail = [*step.dims, *step.strides, *[extent for extent, _ in step.outer]]
+            found = self._alike[key] = len(self._words), _elements(step)
+            self._words += [*key[:4], len(step.dims), len(step.strides), len(step.outer), *step.dims, *step.strides]
+            self._words += [extent for extent, _ in step.outer]
             for _, moves in step.outer:
-                tail += moves
-            head = [step.function, step.context, step.auxdata, n, len(step.dims), len(step.strides), len(step.outer)]
-            found = self._alike[key] = [1 + len(head) + n + len(tail), *head], tail
+                self._words += moves
+            if group is not None:
+                self._words += [_HEAD + behind[0], *behind[1:]]
         return found
 
 

@@ -90,13 +90,13 @@ class Group:
     steps: list[Step]
     local: dict[Any, int] = field(default_factory=dict)
 
-    def words_of(self, step: Step) -> list[int]:
-        """Return what the machine reads behind a step: where its extent stands, for how many rows, the moves."""
+    def words_of(self, step: Step) -> tuple[int, ...]:
+        """Return what stands behind a step's description: the word of its extent, for how many rows, the moves."""
         extent, moves = _first_axis(step)
         times = extent // self.rows
-        at = len(step.operands) + (len(step.dims) + len(step.strides) if step.outer else 0)
+        at = len(step.dims) + len(step.strides) if step.outer else 0
         keys = [key_of(base) for base, _ in step.operands]
-        return [at, times, *[0 if key in self.local else m * times for key, m in zip(keys, moves, strict=True)]]
+        return at, times, *[0 if key in self.local else m * times for key, m in zip(keys, moves, strict=True)]
 
 
 def key_of(base: Any) -> Any:
