@@ -197,12 +197,12 @@ class Analysis:
         """Leave out the memory of a slot, which no step reads or writes any more."""
         self._made_by[self.made.pop(slot)].remove(slot)
 
-    def make_earlier(self, numbers: Iterable[int], first: int) -> None:
-        """Let the memory that calls make be made by an earlier one."""
-        for number in numbers:
-            for slot in self._made_by.pop(number, ()):
-                self.made[slot] = first
-                self._made_by[first].append(slot)
+    def make_at(self, numbers: Iterable[int], number: int) -> None:
+        """Let the memory that calls make be made by another one."""
+        for other in numbers:
+            for slot in self._made_by.pop(other, ()):
+                self.made[slot] = number
+                self._made_by[number].append(slot)
 
     def place_together(self, slot: int, moves: Mapping[int, tuple[int, int]], number: int) -> None:
         """Let what lies in some memories lie in that of a new slot, each at an offset, which is made by a call at last.

@@ -31,6 +31,7 @@ from gradmgr._arrays.fusion import Fusion
 from gradmgr._arrays.liveness import Liveness, reads_whole
 from gradmgr._arrays.lowering import keeps_nothing
 from gradmgr._arrays.native import Machine
+from gradmgr._arrays.ordering import Delay
 from gradmgr._arrays.packing import Arena, packed
 from gradmgr._arrays.placement import Assembly, Hosts, Place, Program, Segment, first_of, view_in
 from gradmgr._arrays.products import Products
@@ -65,6 +66,7 @@ class NativeWriter(Writer):
         self.fusion = None if products is None else Fusion(self.analysis, products, returned, checked=checked)
         if self.fusion is not None:
             self.fusion.apply()
+        self.delayed = Delay(self.analysis).moved
         self.last = self._last_uses()
         self._add_views_of_python()
         self.leaving = self._leaving()
@@ -139,7 +141,7 @@ class NativeWriter(Writer):
         for number, when in self.last.items():
             base = self.analysis.base_of(number)
             last[base] = max(last[base], when)
-        if self.fusion is not None:  # which lets calls read what others are given
+        if self.fusion is not None or self.delayed:  # which let calls read what others are given
             for number, steps in enumerate(self.analysis.steps):
                 for base in {base for step in steps for base in bases_in(step)}:
                     last[base] = max(last[base], number)
@@ -360,7 +362,7 @@ class NativeWriter(Writer):
             if base in self.leaving:
                 self._make_leaving(base)
         segment = self.segments[-1]
-        if self.analysis.steps[number] or number in self.strips.moved:
+        if self.analysis.steps[number] or number in self.strips.moved or number in self.delayed:
             segment.names.append(name_of(self.capture.calls[number].function))
         for step in self.analysis.steps[number]:
             segment.steps.append(step)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from gradmgr._arrays.spans import Span, peak_of
 
 ALIGNMENT = 64  # bytes: of a cache line
-_NEARLY = 1.01  # times the most that is held at once: to look for less pays no more
+_NEARLY = 1.001  # times the most that is held at once: to look for less pays no more
 # How many of the largest are placed one by one; the time that takes grows with their square.
 _MOST = 400
 

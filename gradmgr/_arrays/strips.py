@@ -242,9 +242,14 @@ class _Open:
         return self.strip * longest <= max(_STRIP, _LONGEST_ROW)
 
     def closed(self) -> Group | None:
-        """Return the group, if there is more than one strip of more than one step."""
-        many = len(self.steps) > 1 and self.strip < self.rows
+        """Return the group, if there is more than one strip, and some steps touch what others do."""
+        many = self.strip < self.rows and any(map(self._is_shared, self._spans))
         return Group(self.rows, self.strip, self.steps) if many else None
+
+    def _is_shared(self, base: Any) -> bool:
+        """Tell whether more than one step touches a memory; constants stay in the cache anyway."""
+        first, _ = self._spans[base][0]
+        return base.__class__ is not tuple and any(step is not first for step, _ in self._spans[base])
 
     def local_memory(self, base: Any) -> int:
         """Return how many bytes of a memory a strip needs."""
@@ -356,7 +361,7 @@ class Strips:
             if self._analysis.steps[number]:
                 self.moved.add(number)
                 self._analysis.steps[number][:] = []
-        self._analysis.make_earlier(range(first + 1, last + 1), first)
+        self._analysis.make_at(range(first + 1, last + 1), first)
         self._analysis.steps[first][:] = of_first
 
 
