@@ -25,7 +25,7 @@ from gradmgr._arrays.strips import Group, groups_in
 Array = Any
 
 _HEAD = 7  # words of a description before its dims
-_PATCH = 3  # words of a patch; before the patches stand as many words
+_BEFORE, _PATCH = 3, 2  # words of a segment before its patches, and of each of these
 # Elements that a segment goes over, from which on other threads may run meanwhile; to let them costs 100 ns.
 _LONG = 1 << 14
 _MOST_HOSTS = 8  # that are looked at for one array
@@ -117,10 +117,9 @@ class Program:
     Args:
         machine: the machine.
         nbytes: of the arena.
-        words: with 0 for the address of the arena, and of the words themselves.
+        words: with 0 for the address of the arena.
         bounds: of the segments, in words.
         of_arena: bits, of which those are set that stand for words to which the address of the arena is to be added.
-        of_words: likewise, that of the words.
         keeps: what must live as long.
     """
 
@@ -131,29 +130,26 @@ class Program:
         words: Array,
         bounds: Sequence[tuple[int, int]],
         of_arena: Array,
-        of_words: Array,
         keeps: Sequence[Any],
     ) -> None:
         self.machine = machine
         self.nbytes = nbytes
         self.bounds = bounds
         self._of_arena = of_arena
-        self._of_words = of_words
         self._keeps = keeps
-        self._copied = words, 0, 0  # the words made last, and the addresses in them: of the arena, and of the words
+        self._copied = words, 0  # the words made last, and the address of the arena in them
 
     def make(self) -> tuple[list[Any], Any]:
         """Return functions that run the segments, in memory of their own, and that arena."""
-        copied, of_arena, of_words = self._copied
+        copied, of_arena = self._copied
         nbytes = -(-self.nbytes // ALIGNMENT) * ALIGNMENT
         block = np.empty(nbytes + copied.nbytes + ALIGNMENT, np.uint8)
         address = block.ctypes.data + -block.ctypes.data % ALIGNMENT
         arena = block[address - block.ctypes.data :][:nbytes]
         words = block[address - block.ctypes.data + nbytes :][: copied.nbytes].view(np.int64)  # which keep the block
         words[:] = copied
-        words[_numbers(self._of_arena)] += address - of_arena
-        words[_numbers(self._of_words)] += address + nbytes - of_words
-        self._copied = words, address, address + nbytes  # so that those before are not kept besides
+        words[np.flatnonzero(np.unpackbits(self._of_arena))] += address - of_arena
+        self._copied = words, address  # so that those before are not kept besides
         return [self.machine.function(words[start:end]) for start, end in self.bounds], arena
 
 
@@ -162,10 +158,6 @@ def _marked(numbers: Sequence[int], count: int) -> Array:
     bits = np.zeros(count, np.bool_)
     bits[np.array(numbers, np.int64)] = True
     return np.packbits(bits)
-
-
-def _numbers(marked: Array) -> Array:
-    return np.flatnonzero(np.unpackbits(marked))
 
 
 class Assembly:
@@ -191,7 +183,6 @@ class Assembly:
         self._words: list[int] = []  # descriptions, then segments
         self._bounds: list[tuple[int, int]] = []
         self._of_arena: list[int] = []
-        self._of_words: list[int] = []
         self._of_steps: list[int] = []  # the words that say where a description stands
         self._patches: dict[int, list[_Patch]] = defaultdict(list)  # by the slot of what Python holds
         self._keeps: list[Any] = []
@@ -202,9 +193,9 @@ class Assembly:
         self._assemble()
         words, of_steps = np.array(self._words, np.int64), np.array(self._of_steps, np.int64)
         words[of_steps] -= of_steps
-        of_arena, of_words = (_marked(found, len(words)) for found in (self._of_arena, self._of_words))
+        of_arena = _marked(self._of_arena, len(words))
         keeps = list({id(kept): kept for kept in self._keeps if kept is not None}.values())
-        return Program(machine, nbytes, words, self._bounds, of_arena, of_words, keeps)
+        return Program(machine, nbytes, words, self._bounds, of_arena, keeps)
 
     # ------------------------------------------------------------ words
 
@@ -215,7 +206,7 @@ class Assembly:
         for segment, body in zip(self.segments, bodies, strict=True):
             segment.arguments = dict.fromkeys([slot for slot in segment.arguments if slot not in given])
             given.update(segment.arguments)
-            head = _PATCH + _PATCH * sum([len(self._patches[slot]) for slot in segment.arguments])
+            head = _BEFORE + _PATCH * sum([len(self._patches[slot]) for slot in segment.arguments])
             starts.append(at + head)
             self._bounds.append((at, at + head + len(body.words)))
             at += head + len(body.words)
@@ -227,12 +218,13 @@ class Assembly:
 
     def _write_head(self, segment: Segment, start: int, starts: list[int], work: int) -> None:
         """Write what stands before the steps of a segment: where the data of its arguments go, in all segments."""
-        size = start - len(self._words)
-        self._words += [size // _PATCH - 1, int(work >= _LONG), size]
+        begin = len(self._words)
+        size = start - begin
+        self._words += [(size - _BEFORE) // _PATCH, int(work >= _LONG), size]
         for number, slot in enumerate(segment.arguments):
             for patch in self._patches[slot]:
-                self._of_words.append(len(self._words) + 1)
-                self._words += [number | patch.mask << 32, 8 * (starts[patch.segment] + patch.word), patch.offset]
+                word = starts[patch.segment] + patch.word - begin
+                self._words += [number | patch.mask << 24 | word << 32, patch.offset]
 
     def _body(self, number: int) -> _Body:
         """Return the words of a segment's steps."""

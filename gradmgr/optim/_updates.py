@@ -106,11 +106,11 @@ def machine_update(
     p, *state = [made.input_row(sum(sizes)) for _ in range(1 + states)]
     grads = [made.input_row(size) for size in sizes]
     pieces = _pieces(sizes, segments)
-    most = max([sum([size for _, _, size in piece]) for piece in pieces])
-    joined, *rows = [made.scratch(most) for _ in range(4)]
+    counts = [sum([size for _, _, size in piece]) for piece in pieces]
+    rows = [made.scratch(max(counts)) for _ in range(3)]
+    joined = made.scratch(max([count for count, piece in zip(counts, pieces, strict=True) if len(piece) > 1] or [1]))
     at = 0
-    for piece in pieces:
-        count = sum([size for _, _, size in piece])
+    for count, piece in zip(counts, pieces, strict=True):
         found = [made.part(grads[k], low, size) for k, low, size in piece]
         if len(found) > 1:
             start = 0

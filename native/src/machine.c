@@ -3,9 +3,10 @@
  * A program is words of 64 bits that gradmgr/_arrays/placement.py writes. A segment of it is what runs between two
  * lines of Python:
  *
- *     patches, flags, where the steps start, patches x (argument | alignment mask << 32, address of a word, offset)
+ *     patches, flags, where the steps start, patches x (argument | alignment mask << 24 | word << 32, offset)
  *
- * A patch writes into a word of some step the address of the data of an argument, plus an offset. Then the steps:
+ * A patch writes into a word of some step, counted from here, the address of the data of an argument, plus an offset.
+ * Then the steps:
  *
  *     how many words on its description stands (fewer than 0, as that comes first), addresses of its operands
  *
@@ -153,11 +154,11 @@ EXPORT void *gradmgr_run(void *self, void *const *args, word count)
     word *segment = (word *)data_of(self);
     (void)count;
     for (word k = 0; k < segment[0]; k++) {
-        const word *patch = segment + 3 + 3 * k;
-        char *data = data_of(args[patch[0] & 0xffffffff]);
-        if ((word)data & (patch[0] >> 32))
+        const word *patch = segment + 3 + 2 * k;
+        char *data = data_of(args[patch[0] & 0xffffff]);
+        if ((word)data & (patch[0] >> 24 & 0xff))
             return python.make_integer(-2);
-        *(char **)patch[1] = data + patch[2];
+        segment[patch[0] >> 32] = (word)(data + patch[1]);
     }
     void *thread = segment[1] ? python.release_lock() : 0;
     const word stopped = run_steps(segment + segment[2]);
