@@ -34,7 +34,7 @@ _F4 = np.dtype(np.float32)
 _ITEM = _F4.itemsize
 _ROUNDING = 2.0**-24
 # Of the factors of a merged product, which are all held until it is computed.
-_MOST_ROWS = 64
+_MOST_ROWS = 48
 
 
 @dataclass

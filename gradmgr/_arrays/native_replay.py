@@ -38,7 +38,7 @@ from gradmgr._arrays.products import Products
 from gradmgr._arrays.replay_text import CLEARLY, TAKE_ARENA, Writer
 from gradmgr._arrays.spans import Span, over_runs, peak_of
 from gradmgr._arrays.steps import Step, Temporary
-from gradmgr._arrays.strips import Strips
+from gradmgr._arrays.strips import Strips, runs_by_rows
 
 _LARGE = 1 << 16  # bytes
 
@@ -71,7 +71,8 @@ class NativeWriter(Writer):
         self._add_views_of_python()
         self.leaving = self._leaving()
         self.last_of_memory = self._last_of_memory()
-        self.leaving |= self._apart()
+        self.apart = self._apart()
+        self.leaving |= self.apart
         self.cells = self._cells()
         self.strips = Strips(self.analysis, self._read_by_python() | self.leaving | self.cells)
         self.last_of_memory = self._last_of_memory()  # anew, as strips have moved steps between calls
@@ -155,27 +156,38 @@ class NativeWriter(Writer):
     def _apart(self) -> set[int]:
         """Return what is to be in memory of its own, as Python makes large arrays while it is held.
 
-        These come and go. The arena does not, so all that lies in it at some other time would be there besides. Large
-        arrays that outlive the run of the machine that makes them leave it where this makes the peak clearly lower.
+        These come and go. The arena does not, so all that lies in it at some other time would be there besides. Where
+        this makes the peak clearly lower, large arrays leave the arena, but for those that strips may need little of,
+        and runs of the machine are cut where a large array begins or ends.
         """
         pauses = [number for number, kind in enumerate(self.analysis.kinds) if kind == PYTHON]
         spans = {base: self._span(base, number) for base, number in self.analysis.made.items()}
-        longer = {base: over_runs(span, pauses) for base, span in spans.items() if span.nbytes >= _LARGE}
-        apart = {base: span for base, span in longer.items() if span is not None and base not in self.leaving}
-        for base in self._read_by_other_names() if apart else ():
-            apart.pop(base, None)
-        if not apart:
+        in_arena = {base: span for base, span in spans.items() if base not in self.leaving}
+        large = {base for base, span in in_arena.items() if span.nbytes >= _LARGE}
+        if not large:
             return set()
-        arena = [span for base, span in spans.items() if base not in self.leaving]
-        rest = [span for base, span in spans.items() if base not in self.leaving and base not in apart]
+        large -= self._read_by_other_names()
+        stays = self._only_by_rows(large)
+        apart = {base for base in large if base not in stays or over_runs(spans[base], pauses)}
         others = [
-            self._span(k, number)
+            self._span_of_result(call, number, k)
             for number in pauses
-            for k in self.capture.calls[number].made
+            for call in [self.capture.calls[number]]
+            for k in call.made
             if self.layouts[k] is not None and self.analysis.base_of(k) == k and self.layouts[k].owner in (None, k)
         ]
-        lower = peak_of(rest) + peak_of([*others, *apart.values()])
-        return set(apart) if lower < CLEARLY * (peak_of(arena) + peak_of(others)) else set()
+        rest = [span for base, span in in_arena.items() if base not in apart]
+        lower = peak_of(rest) + peak_of([*others, *[spans[base] for base in apart]])
+        return apart if lower < CLEARLY * (peak_of(in_arena.values()) + peak_of(others)) else set()
+
+    def _only_by_rows(self, bases: set[int]) -> set[int]:
+        """Return those of some slots whose memory is touched only by steps that may run strip by strip."""
+        whole = [step for steps in self.analysis.steps for step in steps if not runs_by_rows(step)]
+        return bases.difference(*map(bases_in, whole))
+
+    def _span_of_result(self, call: Call, number: int, slot: int) -> Span:
+        """Return for how long a result of Python's is held in memory of its own, not in that of an argument."""
+        return self._span(slot, number if self._called(call) is call.function else number + 1)
 
     def _span(self, base: int, number: int) -> Span:
         """Return for how long the memory of a slot is held that a call makes."""
@@ -358,7 +370,10 @@ class NativeWriter(Writer):
         self._drop(number)
 
     def _write_steps(self, number: int) -> None:
-        for base in self.analysis.made_by(number):
+        made = self.analysis.made_by(number)
+        if not self.apart.isdisjoint(made):
+            self._run()
+        for base in made:
             if base in self.leaving:
                 self._make_leaving(base)
         segment = self.segments[-1]
@@ -432,10 +447,16 @@ class NativeWriter(Writer):
 
     def _drop(self, number: int) -> None:
         """Drop what Python made when nothing reads its memory any more, after the run that reads it."""
-        for base in sorted(self.ends.pop(number, ())):
+        gone = sorted(self.ends.pop(number, ()))
+        for base in gone:
             self.dropped += [f"v{k}" for k in self.variables.pop(base)]
-        if self.dropped and not self.segments[-1].steps:
+        ends_here = self.apart and any(map(self._is_large, gone))
+        if self.dropped and (ends_here or not self.segments[-1].steps):
             self._run()
+
+    def _is_large(self, base: int) -> bool:
+        layout = self.layouts[base]
+        return layout is not None and bytes_of(layout) >= _LARGE
 
     def _views(self) -> list[tuple[int, Layout]]:
         """Return where in the arena the first elements of the arrays stand that the text names."""

@@ -150,6 +150,11 @@ def _has_rows(step: Step) -> bool:
     return bool(step.outer) or len(step.dims) > 1 or step.flat
 
 
+def runs_by_rows(step: Step) -> bool:
+    """Tell whether a step may be one of a group."""
+    return _has_rows(step) and _first_axis(step)[0] > 1
+
+
 def _is_fill(step: Step) -> bool:
     """Tell whether a step writes one constant."""
     base, n = step.operands[0][0], len(step.operands)
