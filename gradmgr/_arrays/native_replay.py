@@ -66,9 +66,9 @@ class NativeWriter(Writer):
         self.fusion = None if products is None else Fusion(self.analysis, products, returned, checked=checked)
         if self.fusion is not None:
             self.fusion.apply()
-        self.delayed = Delay(self.analysis).moved
         self.last = self._last_uses()
         self._add_views_of_python()
+        self.delayed = Delay(self.analysis, self._read_by_python()).moved
         self.leaving = self._leaving()
         self.last_of_memory = self._last_of_memory()
         self.apart = self._apart()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_right, insort
 from collections import defaultdict
+from collections.abc import Set as AbstractSet
 from typing import Any
 
 from gradmgr._arrays.analysis import NATIVE, PYTHON, Analysis, bases_in, bytes_of
@@ -23,13 +24,14 @@ class Delay:
 
     Args:
         analysis: whose steps are moved.
+        seen: the slots in whose memory lies what Python reads, which may make a view of it at any time.
 
     Attributes:
         moved: the calls that make no steps of their own any more.
     """
 
-    def __init__(self, analysis: Analysis) -> None:
-        self._analysis = analysis
+    def __init__(self, analysis: Analysis, seen: AbstractSet[int]) -> None:
+        self._analysis, self._seen = analysis, seen
         self.moved: set[int] = set()
         if not any(bytes_of(analysis.layouts[slot]) >= _LEAST for slot in analysis.made):
             return
@@ -49,7 +51,9 @@ class Delay:
         """Return the call that uses what a call makes first, if this is to be made just before."""
         analysis, steps = self._analysis, self._analysis.steps[number]
         made = analysis.made_by(number)
-        if not steps or not made or sum([bytes_of(analysis.layouts[slot]) for slot in made]) < _LEAST:
+        if not steps or not made or not self._seen.isdisjoint(made):
+            return None
+        if sum([bytes_of(analysis.layouts[slot]) for slot in made]) < _LEAST:
             return None
         if not all(_only_computes(step) and _writes_only(step, made) for step in steps):
             return None

@@ -608,7 +608,7 @@ def test_recurrent_cells_are_trained_with_merged_products() -> None:
         for one, other in zip(found, expected, strict=True):
             assert np.abs(one.numpy() - other.numpy()).max() <= 256 * ROUNDING * np.abs(other.numpy()).max()
         gm.clear_grad()
-    assert "40 products are merged into 2" in compiled.explain()
+    assert "40 products are merged into 8" in compiled.explain()
 
 
 @pytest.fixture(autouse=True)
