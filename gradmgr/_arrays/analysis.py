@@ -39,6 +39,7 @@ class Analysis:
         self.aliases: dict[int, set[int]] = {}
         self.made: dict[int, int] = {}
         self._made_by: dict[int, list[int]] = defaultdict(list)
+        self._nbytes: dict[int, int] = {}
         for number, call in enumerate(capture.calls):
             kind, steps = self._lowered(call)
             self.kinds.append(kind)
@@ -53,6 +54,13 @@ class Analysis:
     def base_of(self, number: int) -> int:
         """Return the slot in whose memory an array lies."""
         return self.bases.get(number, (number, 0))[0]
+
+    def nbytes_of(self, slot: int) -> int:
+        """Return how many bytes the memory of a slot needs, which is asked often."""
+        found = self._nbytes.get(slot)
+        if found is None:
+            found = self._nbytes[slot] = bytes_of(self.layouts[slot])
+        return found
 
     def made_by(self, number: int) -> Sequence[int]:
         """Return the slots whose memory is new in a call."""

@@ -9,7 +9,7 @@ import numpy as np
 
 from gradmgr._arrays.spans import Span
 from gradmgr._arrays.steps import Step
-from gradmgr._arrays.strips import Group, groups_in, key_of
+from gradmgr._arrays.strips import Group, groups_in
 
 
 class Liveness:
@@ -97,9 +97,10 @@ class Liveness:
                 if base.__class__ is np.ndarray or ends.get(base) != at or base == target:
                     continue
                 root = found.get(base, base)
-                if spans[root].nbytes == span.nbytes and reads_whole(step, base, span.nbytes):
+                start, _, nbytes = spans[root]
+                if nbytes == span.nbytes and reads_whole(step, base, nbytes):
                     found[target] = root
-                    spans[root] = spans[root]._replace(end=span.end)
+                    spans[root] = Span(start, span.end, nbytes)
                     del spans[target]
                     break
         return found
@@ -107,11 +108,13 @@ class Liveness:
 
 def reads_whole(step: Step, base: Any, nbytes: int) -> bool:
     """Tell whether a step writes so many bytes from the first on, and reads a memory at the same places alone."""
-    key = key_of(base)
-    own = [k for k, (of, _) in enumerate(step.operands[:-1]) if key_of(of) == key]
-    if step.operands[-1][1] or any(step.operands[k][1] for k in own):
+    if step.operands[-1][1]:
         return False
-    if step.in_place:  # of which all arrays are contiguous
-        return step.dims[0] * step.alignments[-1] == nbytes
-    stride = step.strides[-1]
-    return step.dims[0] * stride == nbytes and all(step.strides[k] == stride for k in own)
+    # All arrays of a kernel are contiguous.
+    stride, strides = (step.alignments[-1], step.alignments) if step.in_place else (step.strides[-1], step.strides)
+    if step.dims[0] * stride != nbytes:
+        return False
+    for (of, offset), own in zip(step.operands, strides, strict=False):
+        if of.__class__ is not np.ndarray and of == base and (offset or own != stride):
+            return False
+    return True

@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from gradmgr._arrays.analysis import NATIVE, NOTHING, PYTHON, VIEW, Analysis, bases_in, bytes_of
+from gradmgr._arrays.analysis import NATIVE, NOTHING, PYTHON, VIEW, Analysis, bases_in
 from gradmgr._arrays.captured import Call, Capture, CaptureError, GuardError, Layout, Slot, name_of, slots_in
 from gradmgr._arrays.fusion import Fusion
 from gradmgr._arrays.liveness import Liveness, reads_whole
@@ -33,7 +33,7 @@ from gradmgr._arrays.lowering import keeps_nothing
 from gradmgr._arrays.native import Machine
 from gradmgr._arrays.ordering import Delay
 from gradmgr._arrays.packing import Arena, packed
-from gradmgr._arrays.placement import Assembly, Hosts, Place, Program, Segment, first_of, view_in
+from gradmgr._arrays.placement import LEAST_HOSTED, Assembly, Hosts, Place, Program, Segment, first_of, view_in
 from gradmgr._arrays.products import Products
 from gradmgr._arrays.replay_text import CLEARLY, TAKE_ARENA, Writer
 from gradmgr._arrays.spans import Span, over_runs, peak_of
@@ -160,12 +160,12 @@ class NativeWriter(Writer):
         this makes the peak clearly lower, large arrays leave the arena, but for those that strips may need little of,
         and runs of the machine are cut where a large array begins or ends.
         """
+        made = {base: number for base, number in self.analysis.made.items() if base not in self.leaving}
+        large = {base for base in made if self.analysis.nbytes_of(base) >= _LARGE}
         pauses = [number for number, kind in enumerate(self.analysis.kinds) if kind == PYTHON]
-        spans = {base: self._span(base, number) for base, number in self.analysis.made.items()}
-        in_arena = {base: span for base, span in spans.items() if base not in self.leaving}
-        large = {base for base, span in in_arena.items() if span.nbytes >= _LARGE}
-        if not large:
+        if not large or not pauses:
             return set()
+        spans = {base: self._span(base, number) for base, number in made.items()}
         large -= self._read_by_other_names()
         stays = self._only_by_rows(large)
         apart = {base for base in large if base not in stays or over_runs(spans[base], pauses)}
@@ -176,9 +176,9 @@ class NativeWriter(Writer):
             for k in call.made
             if self.layouts[k] is not None and self.analysis.base_of(k) == k and self.layouts[k].owner in (None, k)
         ]
-        rest = [span for base, span in in_arena.items() if base not in apart]
+        rest = [span for base, span in spans.items() if base not in apart]
         lower = peak_of(rest) + peak_of([*others, *[spans[base] for base in apart]])
-        return apart if lower < CLEARLY * (peak_of(in_arena.values()) + peak_of(others)) else set()
+        return apart if lower < CLEARLY * (peak_of(spans.values()) + peak_of(others)) else set()
 
     def _only_by_rows(self, bases: set[int]) -> set[int]:
         """Return those of some slots whose memory is touched only by steps that may run strip by strip."""
@@ -191,7 +191,7 @@ class NativeWriter(Writer):
 
     def _span(self, base: int, number: int) -> Span:
         """Return for how long the memory of a slot is held that a call makes."""
-        return Span(number, max(number, self.last_of_memory[base]), bytes_of(self.layouts[base]))
+        return Span(number, max(number, self.last_of_memory[base]), self.analysis.nbytes_of(base))
 
     def _read_by_other_names(self) -> set[int]:
         """Return the slots whose memory Python reads by arrays that only the arena has, or that it cannot make."""
@@ -218,27 +218,33 @@ class NativeWriter(Writer):
 
     def _place(self) -> int:
         """Choose where lies what the machine makes and what does not leave; return how large the arena is."""
-        liveness, hosts = Liveness(self.analysis.steps, self.strips.groups), Hosts(self._hosts())
-        in_arena: dict[Any, Span] = {}
+        seen, liveness = self._read_by_python(), Liveness(self.analysis.steps, self.strips.groups)
+        self._place_in_hosts(seen)
+        spans: dict[Any, Span] = {  # cells for good: few bytes
+            slot: Span(0, liveness.end, self.analysis.nbytes_of(slot)) for slot in self.cells
+        }
+        for base, number in self.analysis.made.items():
+            if base not in self.leaving and base not in self.places:
+                until = max(number, self.last_of_memory[base]) if base in seen else None
+                spans[base] = liveness.span(base, number, until, self._bytes_of(base))
+        for base, first in liveness.first.items():
+            if base.__class__ is Temporary and base not in self.places:
+                spans[base] = Span(first, liveness.last[base], self._bytes_of(base))
+        return self._place_in_arena(spans, liveness)
+
+    def _place_in_hosts(self, seen: set[int]) -> None:
+        """Place what is needed before an array is written that leaves in that array, where there is room."""
+        hosts = Hosts(self._hosts())
         ends: dict[int, list[tuple[Arena, int]]] = defaultdict(list)
-        seen = self._read_by_python()
-        for slot in self.capture.inputs:
-            self._place_cell(slot.number, in_arena, liveness.end)
-        for number, call in enumerate(self.capture.calls):
-            made_here = [base for base in self.analysis.made_by(number) if base not in self.leaving]
-            for base in sorted(made_here, key=self._bytes_of, reverse=True):  # the largest may need all of a host
-                nbytes, end = self._bytes_of(base), max(number, self.last_of_memory[base])
-                if base in seen or not self._is_hosted(base, nbytes, end, hosts, ends):
-                    in_arena[base] = liveness.span(base, number, end if base in seen else None, nbytes)
-            for made in call.made:
-                if made not in self.places and made not in in_arena:
-                    self._place_cell(made, in_arena, liveness.end)
+        for number in range(len(self.capture.calls)) if hosts else ():
+            found = [base for base in self.analysis.made_by(number) if base not in self.leaving and base not in seen]
+            found.sort(key=self._bytes_of, reverse=True)  # the largest may need all of a host
+            for base in found:
+                self._host(base, max(number, self.last_of_memory[base]), hosts, ends)
             for temporary in _temporaries(self.analysis.steps[number]):
-                if not self._is_hosted(temporary, self._bytes_of(temporary), number, hosts, ends):
-                    in_arena[temporary] = liveness.span(temporary, number, None, self._bytes_of(temporary))
+                self._host(temporary, number, hosts, ends)
             for memory, start in ends.pop(number, ()):
                 memory.free(start)
-        return self._place_in_arena(in_arena, liveness)
 
     def _place_in_arena(self, spans: dict[Any, Span], liveness: Liveness) -> int:
         """Place what is not hosted; return how large the arena is."""
@@ -252,8 +258,9 @@ class NativeWriter(Writer):
 
     def _bytes_of(self, base: Any) -> int:
         """Return how many bytes the memory of a slot, or of a Temporary, needs."""
-        whole = base.nbytes if base.__class__ is Temporary else bytes_of(self.layouts[base])
-        return self.strips.local.get(base, whole)
+        if base in self.strips.local:
+            return self.strips.local[base]
+        return base.nbytes if base.__class__ is Temporary else self.analysis.nbytes_of(base)
 
     def _hosts(self) -> Iterator[tuple[int, int, int]]:
         """Yield what the machine makes and what leaves at the end, with the number of the call that writes it first.
@@ -263,25 +270,18 @@ class NativeWriter(Writer):
         kept = {slot.number for slot in slots_in(self.results)}
         kept.update(slot for call in self.capture.calls if self._keeps_arrays(call) for slot in call.given)
         for base in set(map(self.analysis.base_of, kept)) & self.leaving & self.analysis.made.keys():
-            if 0 not in self.layouts[base].strides:
-                yield self.analysis.made[base], base, bytes_of(self.layouts[base])
+            if 0 not in self.layouts[base].strides and self.analysis.nbytes_of(base) >= LEAST_HOSTED:
+                yield self.analysis.made[base], base, self.analysis.nbytes_of(base)
 
-    def _place_cell(self, slot: int, in_arena: dict[Any, Span], end: int) -> None:
-        if slot in self.cells:  # for good: few bytes
-            in_arena[slot] = Span(0, end, bytes_of(self.layouts[slot]))
-
-    def _is_hosted(
-        self, base: Any, nbytes: int, end: int, hosts: Hosts, ends: dict[int, list[tuple[Arena, int]]]
-    ) -> bool:
-        """Choose a host in which something lies until after a call, if there is one."""
+    def _host(self, base: Any, end: int, hosts: Hosts, ends: dict[int, list[tuple[Arena, int]]]) -> None:
+        """Place something in a host until after a call, if there is one."""
+        nbytes = self._bytes_of(base)
         target = self._target_in_place(base, nbytes, end)
         taken = None if target is None else hosts.take_all_of(target, nbytes)
         taken = taken or hosts.take(nbytes, end)
-        if taken is None:
-            return False
-        memory, self.places[base] = taken
-        ends[end].append((memory, self.places[base].start))
-        return True
+        if taken is not None:
+            memory, self.places[base] = taken
+            ends[end].append((memory, self.places[base].start))
 
     def _target_in_place(self, base: Any, nbytes: int, end: int) -> int | None:
         """Return the array that leaves, and that the last call to read a memory can write in its place.
@@ -294,7 +294,7 @@ class NativeWriter(Writer):
         target = steps[0].operands[-1][0]
         if target.__class__ is not int or target not in self.leaving or self.analysis.made.get(target) != end:
             return None
-        is_whole = nbytes == bytes_of(self.layouts[target]) and reads_whole(steps[0], base, nbytes)
+        is_whole = nbytes == self.analysis.nbytes_of(target) and reads_whole(steps[0], base, nbytes)
         return target if is_whole else None
 
     # ------------------------------------------------------------ text
@@ -455,8 +455,7 @@ class NativeWriter(Writer):
             self._run()
 
     def _is_large(self, base: int) -> bool:
-        layout = self.layouts[base]
-        return layout is not None and bytes_of(layout) >= _LARGE
+        return self.layouts[base] is not None and self.analysis.nbytes_of(base) >= _LARGE
 
     def _views(self) -> list[tuple[int, Layout]]:
         """Return where in the arena the first elements of the arrays stand that the text names."""

@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Set as AbstractSet
 from typing import Any
 
-from gradmgr._arrays.analysis import NATIVE, PYTHON, Analysis, bases_in, bytes_of
+from gradmgr._arrays.analysis import NATIVE, PYTHON, Analysis, bases_in
 from gradmgr._arrays.steps import Step, Temporary
 
 _LEAST = 1 << 10  # bytes that calls make which are moved
@@ -33,7 +33,7 @@ class Delay:
     def __init__(self, analysis: Analysis, seen: AbstractSet[int]) -> None:
         self._analysis, self._seen = analysis, seen
         self.moved: set[int] = set()
-        if not any(bytes_of(analysis.layouts[slot]) >= _LEAST for slot in analysis.made):
+        if not any(analysis.nbytes_of(slot) >= _LEAST for slot in analysis.made):
             return
         self._touched = {base: sorted(calls) for base, calls in analysis.touched().items()}
         self._written: dict[int, list[int]] = defaultdict(list)
@@ -53,7 +53,7 @@ class Delay:
         made = analysis.made_by(number)
         if not steps or not made or not self._seen.isdisjoint(made):
             return None
-        if sum([bytes_of(analysis.layouts[slot]) for slot in made]) < _LEAST:
+        if sum([analysis.nbytes_of(slot) for slot in made]) < _LEAST:
             return None
         if not all(_only_computes(step) and _writes_only(step, made) for step in steps):
             return None
@@ -89,7 +89,7 @@ class Delay:
             base in analysis.made
             and self._touched[base][-1] < target
             and analysis.made[base] < number
-            and bytes_of(analysis.layouts[base]) >= _LEAST
+            and analysis.nbytes_of(base) >= _LEAST
             for steps in analysis.steps[number + 1 : target]
             for step in steps
             for base in bases_in(step)

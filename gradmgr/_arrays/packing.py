@@ -71,7 +71,7 @@ def packed(spans: Sequence[Span]) -> tuple[list[int], int]:
     placed first, each as low as what is held meanwhile allows: the steps of a transformer need .8 of the memory then.
     """
     starts, nbytes = _in_turn(spans)
-    least = peak_of([span._replace(nbytes=_aligned(span.nbytes)) for span in spans])
+    least = peak_of([Span(start, end, _aligned(nbytes)) for start, end, nbytes in spans])
     if nbytes <= _NEARLY * least:
         return starts, nbytes
     return min((starts, nbytes), _largest_first(spans), key=lambda found: found[1])

@@ -29,7 +29,7 @@ _BEFORE, _PATCH = 3, 2  # words of a segment before its patches, and of each of 
 # Elements that a segment goes over, from which on other threads may run meanwhile; to let them costs 100 ns.
 _LONG = 1 << 14
 _MOST_HOSTS = 8  # that are looked at for one array
-_LEAST_HOSTED = 1 << 10  # bytes: each use of what is hosted takes 24 bytes more of words
+LEAST_HOSTED = 1 << 10  # bytes: each use of what is hosted takes 24 bytes more of words
 
 
 class Place(NamedTuple):
@@ -50,9 +50,12 @@ class Hosts:
         self._hosts = [(first, slot, Arena(room)) for first, slot, room in sorted(hosts)]
         self._firsts = [first for first, _, _ in self._hosts]
 
+    def __len__(self) -> int:
+        return len(self._hosts)
+
     def take(self, nbytes: int, end: int) -> tuple[Arena, Place] | None:
         """Hold so many bytes until after a call, in the host that is written soonest after it; None without room."""
-        at = bisect_right(self._firsts, end) if nbytes >= _LEAST_HOSTED else len(self._hosts)
+        at = bisect_right(self._firsts, end) if nbytes >= LEAST_HOSTED else len(self._hosts)
         for _, slot, room in self._hosts[at : at + _MOST_HOSTS]:
             start = room.take_from_gaps(nbytes)
             if start is not None:

@@ -372,6 +372,8 @@ class Strips:
 
 def groups_in(steps: Sequence[Step], groups: Mapping[int, Group]) -> list[tuple[Group | None, list[Step]]]:
     """Return steps one by one, and those of a group together."""
+    if not groups:
+        return [(None, [step]) for step in steps]
     found: list[tuple[Group | None, list[Step]]] = []
     for step in steps:
         group = groups.get(id(step))
