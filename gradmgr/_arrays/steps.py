@@ -85,7 +85,8 @@ class Step:
         """Return the same run of other operands."""
         return Step(
             *(self.function, operands, self.alignments, self.dims, self.strides, self.outer, self.context),
-            *(self.auxdata, self.writes, self.guard, self.flat, self.keeps, self.failure, self.exact, self.in_place),
+            *(self.auxdata, self.writes, self.guard, self.flat, self.keeps, self.failure, self.exact),
+            in_place=self.in_place,
         )
 
 
