@@ -33,7 +33,8 @@ from gradmgr._arrays.steps import Step, View, elementwise, of_loop, size_of
 _F4 = np.dtype(np.float32)
 _ITEM = _F4.itemsize
 _ROUNDING = 2.0**-24
-# Of the factors of a merged product, which are all held until it is computed.
+# Of the factors of a merged product, which are all held until it is computed. In parts of 48 rows a step of 50 LSTM
+# cells with a batch of 8 takes no longer than with products of all 400, and a third less memory.
 _MOST_ROWS = 48
 
 
@@ -115,7 +116,7 @@ class Fusion:
         self._places = {each.place[0] for each in sums}
         for each in sums:
             if not self._turn(each):
-                for part in _parts(each):
+                for part in self._parts(each):
                     if not self._merge(part):
                         self._add_at_once(part)
         for each in self._single():
@@ -330,6 +331,20 @@ class Fusion:
 
     # ------------------------------------------------------------ merged
 
+    def _parts(self, each: _Sum) -> list[_Sum]:
+        """Return a sum in parts, each of which adds to the one before, so that few factors are placed together."""
+        products = [term.product for term in each.terms]
+        k, *pitches = products[0].dims[2], products[0].strides[4], products[0].strides[5]
+        if all(_order([made.operands[j] for made in products], k * pitches[j]) is not None for j in (0, 1)):
+            return [each]  # they lie there anyway
+        most = max(2, _MOST_ROWS // k)
+        starts = list(range(0, max(1, len(products) - 1), most))  # no part has one term
+        ends = [*starts[1:], len(products)]
+        return [
+            replace(each, terms=each.terms[start:end], is_new=each.is_new and not start)
+            for start, end in zip(starts, ends, strict=True)
+        ]
+
     def _merge(self, each: _Sum) -> bool:
         """Make a sum one product, if its factors lie in rows one after the other, or may be placed so."""
         first, *others = [term.product for term in each.terms]
@@ -482,17 +497,6 @@ def _is_plain(step: Step) -> bool:
     is_a = (s[4] == _ITEM and s[3] >= k * _ITEM) or (s[3] == _ITEM and s[4] >= n * _ITEM)
     is_b = (s[6] == _ITEM and s[5] >= m * _ITEM) or (s[5] == _ITEM and s[6] >= k * _ITEM)
     return is_a and is_b and s[8] == _ITEM and s[7] >= m * _ITEM
-
-
-def _parts(each: _Sum) -> list[_Sum]:
-    """Return a sum in parts, each of which adds to the one before, so that few factors are held at once."""
-    most = max(2, _MOST_ROWS // each.terms[0].product.dims[2])
-    starts = list(range(0, max(1, len(each.terms) - 1), most))  # no part has one term
-    ends = [*starts[1:], len(each.terms)]
-    return [
-        replace(each, terms=each.terms[start:end], is_new=each.is_new and not start)
-        for start, end in zip(starts, ends, strict=True)
-    ]
 
 
 def _are_alike(one: Step, other: Step) -> bool:
