@@ -173,6 +173,7 @@ class NativeWriter(Writer):
             self._span_of_result(call, number, k)
             for number in pauses
             for call in [self.capture.calls[number]]
+            if any(self.layouts[j] is not None for j in call.given)  # an object's arrays are there anyway
             for k in call.made
             if self.layouts[k] is not None and self.analysis.base_of(k) == k and self.layouts[k].owner in (None, k)
         ]
