@@ -39,6 +39,7 @@ class Analysis:
         self.aliases: dict[int, set[int]] = {}
         self.made: dict[int, int] = {}
         self._made_by: dict[int, list[int]] = defaultdict(list)
+        self._nbytes: dict[int, int] = {}
         for number, call in enumerate(capture.calls):
             kind, steps = self._lowered(call)
             self.kinds.append(kind)
@@ -53,6 +54,13 @@ class Analysis:
     def base_of(self, number: int) -> int:
         """Return the slot in whose memory an array lies."""
         return self.bases.get(number, (number, 0))[0]
+
+    def nbytes_of(self, slot: int) -> int:
+        """Return how many bytes the memory of a slot needs, which is asked often."""
+        found = self._nbytes.get(slot)
+        if found is None:
+            found = self._nbytes[slot] = bytes_of(self.layouts[slot])
+        return found
 
     def made_by(self, number: int) -> Sequence[int]:
         """Return the slots whose memory is new in a call."""
@@ -197,12 +205,12 @@ class Analysis:
         """Leave out the memory of a slot, which no step reads or writes any more."""
         self._made_by[self.made.pop(slot)].remove(slot)
 
-    def make_earlier(self, numbers: Iterable[int], first: int) -> None:
-        """Let the memory that calls make be made by an earlier one."""
-        for number in numbers:
-            for slot in self._made_by.pop(number, ()):
-                self.made[slot] = first
-                self._made_by[first].append(slot)
+    def make_at(self, numbers: Iterable[int], number: int) -> None:
+        """Let the memory that calls make be made by another one."""
+        for other in numbers:
+            for slot in self._made_by.pop(other, ()):
+                self.made[slot] = number
+                self._made_by[number].append(slot)
 
     def place_together(self, slot: int, moves: Mapping[int, tuple[int, int]], number: int) -> None:
         """Let what lies in some memories lie in that of a new slot, each at an offset, which is made by a call at last.

@@ -33,6 +33,9 @@ from gradmgr._arrays.steps import Step, View, elementwise, of_loop, size_of
 _F4 = np.dtype(np.float32)
 _ITEM = _F4.itemsize
 _ROUNDING = 2.0**-24
+# Of the factors of a merged product, which are all held until it is computed. In parts of 48 rows a step of 50 LSTM
+# cells with a batch of 8 takes no longer than with products of all 400, and a third less memory.
+_MOST_ROWS = 48
 
 
 @dataclass
@@ -112,8 +115,10 @@ class Fusion:
         sums = self._sums()
         self._places = {each.place[0] for each in sums}
         for each in sums:
-            if not self._turn(each) and not self._merge(each):
-                self._add_at_once(each)
+            if not self._turn(each):
+                for part in self._parts(each):
+                    if not self._merge(part):
+                        self._add_at_once(part)
         for each in self._single():
             self._turn(each)
         for number, steps in enumerate(self.analysis.steps):
@@ -325,6 +330,20 @@ class Fusion:
         self.analysis.forget(term.target)
 
     # ------------------------------------------------------------ merged
+
+    def _parts(self, each: _Sum) -> list[_Sum]:
+        """Return a sum in parts, each of which adds to the one before, so that few factors are placed together."""
+        products = [term.product for term in each.terms]
+        k, *pitches = products[0].dims[2], products[0].strides[4], products[0].strides[5]
+        if all(_order([made.operands[j] for made in products], k * pitches[j]) is not None for j in (0, 1)):
+            return [each]  # they lie there anyway
+        most = max(2, _MOST_ROWS // k)
+        starts = list(range(0, max(1, len(products) - 1), most))  # no part has one term
+        ends = [*starts[1:], len(products)]
+        return [
+            replace(each, terms=each.terms[start:end], is_new=each.is_new and not start)
+            for start, end in zip(starts, ends, strict=True)
+        ]
 
     def _merge(self, each: _Sum) -> bool:
         """Make a sum one product, if its factors lie in rows one after the other, or may be placed so."""

@@ -270,6 +270,7 @@ class Lowering:
         numbers = np.array([*others[kernel.lengths :], 0.0], np.float64)
         step = over(views, kernel.address, others[: kernel.lengths], (), ())
         step.writes, step.context, step.keeps = kernel.writes, numbers.ctypes.data, numbers
+        step.in_place = kernel.is_elementwise
         return [step]
 
     # ------------------------------------------------------------ elementwise

@@ -24,7 +24,7 @@ from gradmgr import errors
 
 Array = Any
 
-VERSION = 2  # of the machine: the layout of its words
+VERSION = 3  # of the machine: the layout of its words
 _CALL_INFO = b"numpy_1.24_ufunc_call_info"  # the structure that NumPy fills in, which is named by its version
 _METH_FASTCALL = 0x80
 

@@ -70,17 +70,19 @@ class Kernel:
 
     Attributes:
         arrays, writes, lengths: how many arrays it takes, into how many at the end it writes, and how many lengths.
+        is_elementwise: whether it goes over arrays of one shape and may write over one that it reads.
         address: of the loop.
         call: the function for NumPy's arrays alone, written in C.
     """
 
-    __slots__ = ("__name__", "address", "arrays", "call", "lengths", "writes")
+    __slots__ = ("__name__", "address", "arrays", "call", "is_elementwise", "lengths", "writes")
 
     keeps_nothing = True  # no array that it is given, which a replay asks
 
     def __init__(self, name: str, address: int, call: Callable[..., int | None]) -> None:
         self.__name__ = name
         self.arrays, self.writes, self.lengths = _SIGNATURES[name]
+        self.is_elementwise = name.startswith("gelu")
         self.address = address
         self.call = call
 

@@ -25,17 +25,20 @@ from typing import Any
 
 import numpy as np
 
-from gradmgr._arrays.analysis import NATIVE, NOTHING, PYTHON, VIEW, Analysis, bases_in, bytes_of
+from gradmgr._arrays.analysis import NATIVE, NOTHING, PYTHON, VIEW, Analysis, bases_in
 from gradmgr._arrays.captured import Call, Capture, CaptureError, GuardError, Layout, Slot, name_of, slots_in
 from gradmgr._arrays.fusion import Fusion
+from gradmgr._arrays.liveness import Liveness, reads_whole
 from gradmgr._arrays.lowering import keeps_nothing
 from gradmgr._arrays.native import Machine
-from gradmgr._arrays.placement import Arena, Assembly, Memories, Place, Program, Segment, first_of, view_in
+from gradmgr._arrays.ordering import Delay
+from gradmgr._arrays.packing import Arena, packed
+from gradmgr._arrays.placement import LEAST_HOSTED, Assembly, Hosts, Place, Program, Segment, first_of, view_in
 from gradmgr._arrays.products import Products
 from gradmgr._arrays.replay_text import CLEARLY, TAKE_ARENA, Writer
 from gradmgr._arrays.spans import Span, over_runs, peak_of
 from gradmgr._arrays.steps import Step, Temporary
-from gradmgr._arrays.strips import Strips, key_of
+from gradmgr._arrays.strips import Strips, runs_by_rows
 
 _LARGE = 1 << 16  # bytes
 
@@ -65,14 +68,16 @@ class NativeWriter(Writer):
             self.fusion.apply()
         self.last = self._last_uses()
         self._add_views_of_python()
+        self.delayed = Delay(self.analysis, self._read_by_python()).moved
         self.leaving = self._leaving()
         self.last_of_memory = self._last_of_memory()
-        self.leaving |= self._apart()
+        self.apart = self._apart()
+        self.leaving |= self.apart
         self.cells = self._cells()
         self.strips = Strips(self.analysis, self._read_by_python() | self.leaving | self.cells)
         self.last_of_memory = self._last_of_memory()  # anew, as strips have moved steps between calls
         self.places: dict[Any, Place] = {}
-        self.held = self._place()
+        self.nbytes = self._place()  # of the arena
         self.segments = [Segment()]
         self.lines: list[str] = []
         self.kept: dict[int, None] = {}  # the slots whose views are made with the arena, in order
@@ -137,7 +142,7 @@ class NativeWriter(Writer):
         for number, when in self.last.items():
             base = self.analysis.base_of(number)
             last[base] = max(last[base], when)
-        if self.fusion is not None:  # which lets calls read what others are given
+        if self.fusion is not None or self.delayed:  # which let calls read what others are given
             for number, steps in enumerate(self.analysis.steps):
                 for base in {base for step in steps for base in bases_in(step)}:
                     last[base] = max(last[base], number)
@@ -151,31 +156,43 @@ class NativeWriter(Writer):
     def _apart(self) -> set[int]:
         """Return what is to be in memory of its own, as Python makes large arrays while it is held.
 
-        These come and go. The arena does not, so all that lies in it at some other time would be there besides. Large
-        arrays that outlive the run of the machine that makes them leave it where this makes the peak clearly lower.
+        These come and go. The arena does not, so all that lies in it at some other time would be there besides. Where
+        this makes the peak clearly lower, large arrays leave the arena, but for those that strips may need little of,
+        and runs of the machine are cut where a large array begins or ends.
         """
+        made = {base: number for base, number in self.analysis.made.items() if base not in self.leaving}
+        large = {base for base in made if self.analysis.nbytes_of(base) >= _LARGE}
         pauses = [number for number, kind in enumerate(self.analysis.kinds) if kind == PYTHON]
-        spans = {base: self._span(base, number) for base, number in self.analysis.made.items()}
-        longer = {base: over_runs(span, pauses) for base, span in spans.items() if span.nbytes >= _LARGE}
-        apart = {base: span for base, span in longer.items() if span is not None and base not in self.leaving}
-        for base in self._read_by_other_names() if apart else ():
-            apart.pop(base, None)
-        if not apart:
+        if not large or not pauses:
             return set()
-        arena = [span for base, span in spans.items() if base not in self.leaving]
-        rest = [span for base, span in spans.items() if base not in self.leaving and base not in apart]
+        spans = {base: self._span(base, number) for base, number in made.items()}
+        large -= self._read_by_other_names()
+        stays = self._only_by_rows(large)
+        apart = {base for base in large if base not in stays or over_runs(spans[base], pauses)}
         others = [
-            self._span(k, number)
+            self._span_of_result(call, number, k)
             for number in pauses
-            for k in self.capture.calls[number].made
+            for call in [self.capture.calls[number]]
+            if any(self.layouts[j] is not None for j in call.given)  # an object's arrays are there anyway
+            for k in call.made
             if self.layouts[k] is not None and self.analysis.base_of(k) == k and self.layouts[k].owner in (None, k)
         ]
-        lower = peak_of(rest) + peak_of([*others, *apart.values()])
-        return set(apart) if lower < CLEARLY * (peak_of(arena) + peak_of(others)) else set()
+        rest = [span for base, span in spans.items() if base not in apart]
+        lower = peak_of(rest) + peak_of([*others, *[spans[base] for base in apart]])
+        return apart if lower < CLEARLY * (peak_of(spans.values()) + peak_of(others)) else set()
+
+    def _only_by_rows(self, bases: set[int]) -> set[int]:
+        """Return those of some slots whose memory is touched only by steps that may run strip by strip."""
+        whole = [step for steps in self.analysis.steps for step in steps if not runs_by_rows(step)]
+        return bases.difference(*map(bases_in, whole))
+
+    def _span_of_result(self, call: Call, number: int, slot: int) -> Span:
+        """Return for how long a result of Python's is held in memory of its own, not in that of an argument."""
+        return self._span(slot, number if self._called(call) is call.function else number + 1)
 
     def _span(self, base: int, number: int) -> Span:
         """Return for how long the memory of a slot is held that a call makes."""
-        return Span(number, max(number, self.last_of_memory[base]), bytes_of(self.layouts[base]))
+        return Span(number, max(number, self.last_of_memory[base]), self.analysis.nbytes_of(base))
 
     def _read_by_other_names(self) -> set[int]:
         """Return the slots whose memory Python reads by arrays that only the arena has, or that it cannot make."""
@@ -200,31 +217,51 @@ class NativeWriter(Writer):
 
     # ------------------------------------------------------------ the arena
 
-    def _place(self) -> Arena:
-        """Choose where lies what the machine makes and what does not leave; return the arena."""
-        memories = Memories(self._hosts())
+    def _place(self) -> int:
+        """Choose where lies what the machine makes and what does not leave; return how large the arena is."""
+        seen, liveness = self._read_by_python(), Liveness(self.analysis.steps, self.strips.groups)
+        self._place_in_hosts(seen)
+        spans: dict[Any, Span] = {  # cells for good: few bytes
+            slot: Span(0, liveness.end, self.analysis.nbytes_of(slot)) for slot in self.cells
+        }
+        for base, number in self.analysis.made.items():
+            if base not in self.leaving and base not in self.places:
+                until = max(number, self.last_of_memory[base]) if base in seen else None
+                spans[base] = liveness.span(base, number, until, self._bytes_of(base))
+        for base, first in liveness.first.items():
+            if base.__class__ is Temporary and base not in self.places:
+                spans[base] = Span(first, liveness.last[base], self._bytes_of(base))
+        return self._place_in_arena(spans, liveness)
+
+    def _place_in_hosts(self, seen: set[int]) -> None:
+        """Place what is needed before an array is written that leaves in that array, where there is room."""
+        hosts = Hosts(self._hosts())
         ends: dict[int, list[tuple[Arena, int]]] = defaultdict(list)
-        seen = self._read_by_python()
-        for slot in self.capture.inputs:
-            self._place_cell(slot.number, memories)
-        for number, call in enumerate(self.capture.calls):
-            made_here = [base for base in self.analysis.made_by(number) if base not in self.leaving]
-            for base in sorted(made_here, key=self._bytes_of, reverse=True):  # the largest may need all of a host
-                end = max(number, self.last_of_memory[base])
-                self._hold(base, self._bytes_of(base), end, memories, ends, base not in seen)
-            for made in call.made:
-                if made not in self.places:
-                    self._place_cell(made, memories)
+        for number in range(len(self.capture.calls)) if hosts else ():
+            found = [base for base in self.analysis.made_by(number) if base not in self.leaving and base not in seen]
+            found.sort(key=self._bytes_of, reverse=True)  # the largest may need all of a host
+            for base in found:
+                self._host(base, max(number, self.last_of_memory[base]), hosts, ends)
             for temporary in _temporaries(self.analysis.steps[number]):
-                self._hold(temporary, self._bytes_of(temporary), number, memories, ends, True)
+                self._host(temporary, number, hosts, ends)
             for memory, start in ends.pop(number, ()):
                 memory.free(start)
-        return memories.arena
+
+    def _place_in_arena(self, spans: dict[Any, Span], liveness: Liveness) -> int:
+        """Place what is not hosted; return how large the arena is."""
+        over = liveness.over(spans)
+        starts, nbytes = packed(list(spans.values()))
+        for base, start in zip(spans, starts, strict=True):
+            self.places[base] = Place(None, start)
+        for base, root in over.items():
+            self.places[base] = self.places[root]
+        return nbytes
 
     def _bytes_of(self, base: Any) -> int:
         """Return how many bytes the memory of a slot, or of a Temporary, needs."""
-        whole = base.nbytes if base.__class__ is Temporary else bytes_of(self.layouts[base])
-        return self.strips.local.get(base, whole)
+        if base in self.strips.local:
+            return self.strips.local[base]
+        return base.nbytes if base.__class__ is Temporary else self.analysis.nbytes_of(base)
 
     def _hosts(self) -> Iterator[tuple[int, int, int]]:
         """Yield what the machine makes and what leaves at the end, with the number of the call that writes it first.
@@ -234,33 +271,18 @@ class NativeWriter(Writer):
         kept = {slot.number for slot in slots_in(self.results)}
         kept.update(slot for call in self.capture.calls if self._keeps_arrays(call) for slot in call.given)
         for base in set(map(self.analysis.base_of, kept)) & self.leaving & self.analysis.made.keys():
-            if 0 not in self.layouts[base].strides:
-                yield self.analysis.made[base], base, bytes_of(self.layouts[base])
+            if 0 not in self.layouts[base].strides and self.analysis.nbytes_of(base) >= LEAST_HOSTED:
+                yield self.analysis.made[base], base, self.analysis.nbytes_of(base)
 
-    def _place_cell(self, slot: int, memories: Memories) -> None:
-        if slot in self.cells:  # for good: few bytes
-            self.places[slot] = memories.take_in_arena(bytes_of(self.layouts[slot]))
-
-    def _hold(
-        self,
-        base: Any,
-        nbytes: int,
-        end: int,
-        memories: Memories,
-        ends: dict[int, list[tuple[Arena, int]]],
-        may_be_hosted: bool,
-    ) -> None:
-        """Choose where something lies until after a call."""
-        target = self._target_in_place(base, nbytes, end) if may_be_hosted else None
-        taken = None if target is None else memories.take_all_of(target, nbytes)
+    def _host(self, base: Any, end: int, hosts: Hosts, ends: dict[int, list[tuple[Arena, int]]]) -> None:
+        """Place something in a host until after a call, if there is one."""
+        nbytes = self._bytes_of(base)
+        target = self._target_in_place(base, nbytes, end)
+        taken = None if target is None else hosts.take_all_of(target, nbytes)
+        taken = taken or hosts.take(nbytes, end)
         if taken is not None:
-            memory, place = taken
-        elif may_be_hosted:
-            memory, place = memories.take(nbytes, end)
-        else:
-            memory, place = memories.arena, memories.take_in_arena(nbytes)
-        self.places[base] = place
-        ends[end].append((memory, place.start))
+            memory, self.places[base] = taken
+            ends[end].append((memory, self.places[base].start))
 
     def _target_in_place(self, base: Any, nbytes: int, end: int) -> int | None:
         """Return the array that leaves, and that the last call to read a memory can write in its place.
@@ -270,14 +292,11 @@ class NativeWriter(Writer):
         steps = self.analysis.steps[end] if end < len(self.analysis.steps) else []
         if len(steps) != 1 or not steps[0].flat or not steps[0].exact or base not in bases_in(steps[0]):
             return None
-        step = steps[0]
-        target, stride = step.operands[-1], step.strides[-1]
-        if target[0].__class__ is not int or target[0] not in self.leaving or self.analysis.made.get(target[0]) != end:
+        target = steps[0].operands[-1][0]
+        if target.__class__ is not int or target not in self.leaving or self.analysis.made.get(target) != end:
             return None
-        if target[1] or step.dims[0] * stride != nbytes or nbytes != bytes_of(self.layouts[target[0]]):
-            return None
-        own = [(at, s) for (of, at), s in zip(step.operands, step.strides, strict=True) if key_of(of) == base]
-        return target[0] if all(each == (0, stride) for each in own) else None
+        is_whole = nbytes == self.analysis.nbytes_of(target) and reads_whole(steps[0], base, nbytes)
+        return target if is_whole else None
 
     # ------------------------------------------------------------ text
 
@@ -293,7 +312,7 @@ class NativeWriter(Writer):
         self.lines += ["arenas.append(arena)", f"return {self._tuple(self.results)}"]
         self.segments = [segment for segment in self.segments if segment.steps]
         assembly = Assembly(self.segments, self.places, self.layouts, self.strips.groups)
-        self.program = assembly.program(self.machine, self.held.nbytes)
+        self.program = assembly.program(self.machine, self.nbytes)
         return self._compiled()  # type: ignore[no-any-return]  # a function of the scope
 
     def _compiled(self) -> Any:
@@ -318,7 +337,7 @@ class NativeWriter(Writer):
         replay.segments = len(self.segments)
         replay.called = list(self.called.values())
         replay.names = [Counter(segment.names) for segment in self.segments]
-        replay.nbytes = self.held.nbytes
+        replay.nbytes = self.nbytes
         replay.fusion = None if self.fusion is None else self.fusion.counts()
         return replay
 
@@ -352,11 +371,14 @@ class NativeWriter(Writer):
         self._drop(number)
 
     def _write_steps(self, number: int) -> None:
-        for base in self.analysis.made_by(number):
+        made = self.analysis.made_by(number)
+        if not self.apart.isdisjoint(made):
+            self._run()
+        for base in made:
             if base in self.leaving:
                 self._make_leaving(base)
         segment = self.segments[-1]
-        if self.analysis.steps[number] or number in self.strips.moved:
+        if self.analysis.steps[number] or number in self.strips.moved or number in self.delayed:
             segment.names.append(name_of(self.capture.calls[number].function))
         for step in self.analysis.steps[number]:
             segment.steps.append(step)
@@ -426,10 +448,15 @@ class NativeWriter(Writer):
 
     def _drop(self, number: int) -> None:
         """Drop what Python made when nothing reads its memory any more, after the run that reads it."""
-        for base in sorted(self.ends.pop(number, ())):
+        gone = sorted(self.ends.pop(number, ()))
+        for base in gone:
             self.dropped += [f"v{k}" for k in self.variables.pop(base)]
-        if self.dropped and not self.segments[-1].steps:
+        ends_here = self.apart and any(map(self._is_large, gone))
+        if self.dropped and (ends_here or not self.segments[-1].steps):
             self._run()
+
+    def _is_large(self, base: int) -> bool:
+        return self.layouts[base] is not None and self.analysis.nbytes_of(base) >= _LARGE
 
     def _views(self) -> list[tuple[int, Layout]]:
         """Return where in the arena the first elements of the arrays stand that the text names."""

@@ -9,7 +9,7 @@ what the machine makes before, so that a replay needs little more than what it r
 from __future__ import annotations
 
 import math
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -18,18 +18,18 @@ import numpy as np
 
 from gradmgr._arrays.captured import Call, Layout
 from gradmgr._arrays.native import Machine
+from gradmgr._arrays.packing import ALIGNMENT, Arena
 from gradmgr._arrays.steps import Step
 from gradmgr._arrays.strips import Group, groups_in
 
 Array = Any
 
-_ALIGNMENT = 64  # bytes: of a cache line
-_HEAD = 8  # words of a step before its operands
-_PATCH = 3  # words of a patch; before the patches stand as many words
+_HEAD = 7  # words of a description before its dims
+_BEFORE, _PATCH = 3, 2  # words of a segment before its patches, and of each of these
 # Elements that a segment goes over, from which on other threads may run meanwhile; to let them costs 100 ns.
 _LONG = 1 << 14
 _MOST_HOSTS = 8  # that are looked at for one array
-_LEAST_HOSTED = 1 << 10  # bytes: each use of what is hosted takes 24 bytes more of words
+LEAST_HOSTED = 1 << 10  # bytes: each use of what is hosted takes 24 bytes more of words
 
 
 class Place(NamedTuple):
@@ -39,76 +39,28 @@ class Place(NamedTuple):
     start: int
 
 
-class Arena:
-    """A plan of one block of memory, by first fit.
+class Hosts:
+    """Arrays that leave, in which lies what is needed before they are written.
 
     Args:
-        nbytes: how large it is to begin with.
-    """
-
-    def __init__(self, nbytes: int = 0) -> None:
-        self.nbytes = nbytes // _ALIGNMENT * _ALIGNMENT
-        # Start and end of what is free below nbytes, sorted.
-        self._gaps: list[tuple[int, int]] = [(0, self.nbytes)] if self.nbytes else []
-        self._sizes: dict[int, int] = {}  # of what is held, by its start
-
-    def take(self, nbytes: int) -> int:
-        """Return where so many bytes are free, and hold them; the block grows where there is no room."""
-        low = self.take_from_gaps(nbytes)
-        if low is None:
-            low = self.nbytes
-            if self._gaps and self._gaps[-1][1] == self.nbytes:  # which is too short, and ends where nothing follows
-                low = self._gaps.pop()[0]
-            self._sizes[low] = _aligned(nbytes)
-            self.nbytes = low + _aligned(nbytes)
-        return low
-
-    def take_from_gaps(self, nbytes: int) -> int | None:
-        """Return where so many bytes are free, and hold them; None where there is no room."""
-        nbytes = _aligned(nbytes)
-        for k, (low, high) in enumerate(self._gaps):
-            if high - low >= nbytes:
-                self._gaps[k : k + 1] = [(low + nbytes, high)] if high - low > nbytes else []
-                self._sizes[low] = nbytes
-                return low
-        return None
-
-    def free(self, start: int) -> None:
-        """Let go of what begins there."""
-        end = start + self._sizes.pop(start)
-        k = bisect_left(self._gaps, (start, end))
-        if k < len(self._gaps) and self._gaps[k][0] == end:
-            end = self._gaps.pop(k)[1]
-        if k and self._gaps[k - 1][1] == start:
-            k -= 1
-            start = self._gaps.pop(k)[0]
-        self._gaps.insert(k, (start, end))
-
-
-def _aligned(nbytes: int) -> int:
-    return -(-max(nbytes, 1) // _ALIGNMENT) * _ALIGNMENT
-
-
-class Memories:
-    """A plan of the arena, and of arrays that leave as hosts of what is needed before they are written.
-
-    Args:
-        hosts: those arrays: the number of the call that writes them first, their slots and their bytes.
+        hosts: the number of the call that writes each first, its slot and its bytes.
     """
 
     def __init__(self, hosts: Iterable[tuple[int, int, int]]) -> None:
-        self.arena = Arena()
         self._hosts = [(first, slot, Arena(room)) for first, slot, room in sorted(hosts)]
         self._firsts = [first for first, _, _ in self._hosts]
 
-    def take(self, nbytes: int, end: int) -> tuple[Arena, Place]:
-        """Hold so many bytes until after a call: in the host that is written soonest after it, if there is room."""
-        at = bisect_right(self._firsts, end) if nbytes >= _LEAST_HOSTED else len(self._hosts)
+    def __len__(self) -> int:
+        return len(self._hosts)
+
+    def take(self, nbytes: int, end: int) -> tuple[Arena, Place] | None:
+        """Hold so many bytes until after a call, in the host that is written soonest after it; None without room."""
+        at = bisect_right(self._firsts, end) if nbytes >= LEAST_HOSTED else len(self._hosts)
         for _, slot, room in self._hosts[at : at + _MOST_HOSTS]:
             start = room.take_from_gaps(nbytes)
             if start is not None:
                 return room, Place(slot, start)
-        return self.arena, self.take_in_arena(nbytes)
+        return None
 
     def take_all_of(self, slot: int, nbytes: int) -> tuple[Arena, Place] | None:
         """Hold so many bytes from the first of a host on; None where there is no such host, or it is held."""
@@ -118,10 +70,6 @@ class Memories:
                     return room, Place(slot, start)
                 room.free(start)
         return None
-
-    def take_in_arena(self, nbytes: int) -> Place:
-        """Hold so many bytes of the arena."""
-        return Place(None, self.arena.take(nbytes))
 
 
 class Segment:
@@ -150,16 +98,31 @@ class _Patch(NamedTuple):
     mask: int
 
 
+class _Body:
+    """The words of a segment's steps.
+
+    Attributes:
+        of_arena: the numbers of the words that are addresses in the arena.
+        of_steps: of those that say where a description stands.
+        work: over how many elements the steps go.
+    """
+
+    def __init__(self) -> None:
+        self.words: list[int] = []
+        self.of_arena: list[int] = []
+        self.of_steps: list[int] = []
+        self.work = 0
+
+
 class Program:
     """Words of the machine for a list of segments, and copies of them with memory of their own.
 
     Args:
         machine: the machine.
         nbytes: of the arena.
-        words: with 0 for the address of the arena, and of the words themselves.
+        words: with 0 for the address of the arena.
         bounds: of the segments, in words.
-        of_arena: the numbers of the words to which the address of the arena is to be added.
-        of_words: likewise, that of the words.
+        of_arena: bits, of which those are set that stand for words to which the address of the arena is to be added.
         keeps: what must live as long.
     """
 
@@ -170,30 +133,34 @@ class Program:
         words: Array,
         bounds: Sequence[tuple[int, int]],
         of_arena: Array,
-        of_words: Array,
         keeps: Sequence[Any],
     ) -> None:
         self.machine = machine
         self.nbytes = nbytes
         self.bounds = bounds
         self._of_arena = of_arena
-        self._of_words = of_words
         self._keeps = keeps
-        self._copied = words, 0, 0  # the words made last, and the addresses in them: of the arena, and of the words
+        self._copied = words, 0  # the words made last, and the address of the arena in them
 
     def make(self) -> tuple[list[Any], Any]:
         """Return functions that run the segments, in memory of their own, and that arena."""
-        copied, of_arena, of_words = self._copied
-        nbytes = -(-self.nbytes // _ALIGNMENT) * _ALIGNMENT
-        block = np.empty(nbytes + copied.nbytes + _ALIGNMENT, np.uint8)
-        address = block.ctypes.data + -block.ctypes.data % _ALIGNMENT
+        copied, of_arena = self._copied
+        nbytes = -(-self.nbytes // ALIGNMENT) * ALIGNMENT
+        block = np.empty(nbytes + copied.nbytes + ALIGNMENT, np.uint8)
+        address = block.ctypes.data + -block.ctypes.data % ALIGNMENT
         arena = block[address - block.ctypes.data :][:nbytes]
         words = block[address - block.ctypes.data + nbytes :][: copied.nbytes].view(np.int64)  # which keep the block
         words[:] = copied
-        words[self._of_arena] += address - of_arena
-        words[self._of_words] += address + nbytes - of_words
-        self._copied = words, address, address + nbytes  # so that those before are not kept besides
+        words[np.flatnonzero(np.unpackbits(self._of_arena))] += address - of_arena
+        self._copied = words, address  # so that those before are not kept besides
         return [self.machine.function(words[start:end]) for start, end in self.bounds], arena
+
+
+def _marked(numbers: Sequence[int], count: int) -> Array:
+    """Return numbers below a count as bits, which take less memory."""
+    bits = np.zeros(count, np.bool_)
+    bits[np.array(numbers, np.int64)] = True
+    return np.packbits(bits)
 
 
 class Assembly:
@@ -216,71 +183,72 @@ class Assembly:
         self.places = places
         self.layouts = layouts
         self._groups = groups
-        self._words: list[int] = []
+        self._words: list[int] = []  # descriptions, then segments
         self._bounds: list[tuple[int, int]] = []
         self._of_arena: list[int] = []
-        self._of_words: list[int] = []
+        self._of_steps: list[int] = []  # the words that say where a description stands
         self._patches: dict[int, list[_Patch]] = defaultdict(list)  # by the slot of what Python holds
         self._keeps: list[Any] = []
-        self._alike: dict[Any, tuple[list[int], list[int]]] = {}
+        self._alike: dict[Any, tuple[int, int]] = {}
 
     def program(self, machine: Machine, nbytes: int) -> Program:
         """Return the program, with an arena of so many bytes."""
         self._assemble()
-        words = np.array(self._words, np.int64)
-        of_arena, of_words = np.array(self._of_arena, np.int32), np.array(self._of_words, np.int32)
+        words, of_steps = np.array(self._words, np.int64), np.array(self._of_steps, np.int64)
+        words[of_steps] -= of_steps
+        of_arena = _marked(self._of_arena, len(words))
         keeps = list({id(kept): kept for kept in self._keeps if kept is not None}.values())
-        return Program(machine, nbytes, words, self._bounds, of_arena, of_words, keeps)
+        return Program(machine, nbytes, words, self._bounds, of_arena, keeps)
 
     # ------------------------------------------------------------ words
 
     def _assemble(self) -> None:
         bodies = [self._body(number) for number in range(len(self.segments))]
         given: set[int] = set()
-        starts, at = [], 0
-        for segment, (words, _) in zip(self.segments, bodies, strict=True):
+        starts, at = [], len(self._words)
+        for segment, body in zip(self.segments, bodies, strict=True):
             segment.arguments = dict.fromkeys([slot for slot in segment.arguments if slot not in given])
             given.update(segment.arguments)
-            head = _PATCH + _PATCH * sum([len(self._patches[slot]) for slot in segment.arguments])
+            head = _BEFORE + _PATCH * sum([len(self._patches[slot]) for slot in segment.arguments])
             starts.append(at + head)
-            self._bounds.append((at, at + head + len(words)))
-            at += head + len(words)
-        for segment, start, (words, arena) in zip(self.segments, starts, bodies, strict=True):
-            self._write_head(segment, start, starts)
-            self._of_arena += [start + word for word in arena]
-            self._words += words
+            self._bounds.append((at, at + head + len(body.words)))
+            at += head + len(body.words)
+        for segment, start, body in zip(self.segments, starts, bodies, strict=True):
+            self._write_head(segment, start, starts, body.work)
+            self._of_arena += [start + word for word in body.of_arena]
+            self._of_steps += [start + word for word in body.of_steps]
+            self._words += body.words
 
-    def _write_head(self, segment: Segment, start: int, starts: list[int]) -> None:
+    def _write_head(self, segment: Segment, start: int, starts: list[int], work: int) -> None:
         """Write what stands before the steps of a segment: where the data of its arguments go, in all segments."""
-        work = sum([_elements(step) for step in segment.steps])
-        size = start - len(self._words)
-        self._words += [size // _PATCH - 1, int(work >= _LONG), size]
+        begin = len(self._words)
+        size = start - begin
+        self._words += [(size - _BEFORE) // _PATCH, int(work >= _LONG), size]
         for number, slot in enumerate(segment.arguments):
             for patch in self._patches[slot]:
-                self._of_words.append(len(self._words) + 1)
-                self._words += [number | patch.mask << 32, 8 * (starts[patch.segment] + patch.word), patch.offset]
+                word = starts[patch.segment] + patch.word - begin
+                self._words += [number | patch.mask << 24 | word << 32, patch.offset]
 
-    def _body(self, number: int) -> tuple[list[int], list[int]]:
-        """Return the words of a segment's steps, and which of them are addresses in the arena."""
-        words: list[int] = []
-        arena: list[int] = []
+    def _body(self, number: int) -> _Body:
+        """Return the words of a segment's steps."""
+        body = _Body()
         segment = self.segments[number]
         for group, steps in groups_in(segment.steps, self._groups):
             if group is not None:
-                words += [-4, len(steps), group.rows, group.strip]
+                body.words += [len(steps), group.rows, group.strip]
             for step in steps:
-                at = len(words)
                 if step.guard is not None or step.failure != Step.failure:
-                    segment.stops[at] = step.guard or step.failure
-                self._append(step, number, words, arena)
-                if group is not None:
-                    extent, *rest = group.words_of(step)
-                    words += [_HEAD + extent, *rest]
-        return [*words, 0], arena
+                    segment.stops[len(body.words)] = step.guard or step.failure
+                self._append(step, number, body, group)
+        body.words.append(0)
+        return body
 
-    def _append(self, step: Step, segment: int, words: list[int], arena: list[int]) -> None:
-        head, tail = self._around(step)
-        words += head
+    def _append(self, step: Step, segment: int, body: _Body, group: Group | None) -> None:
+        at, elements = self._description(step, group)
+        words = body.words
+        body.of_steps.append(len(words))
+        body.work += elements
+        words.append(at)
         for k, (base, offset) in enumerate(step.operands):
             if base.__class__ is np.ndarray:
                 words.append(base.__array_interface__["data"][0] - first_of(base) + offset)
@@ -288,13 +256,12 @@ class Assembly:
                 continue
             slot, start = self.places.get(base) or (base, 0)
             if slot is None:
-                arena.append(len(words))
+                body.of_arena.append(len(words))
                 words.append(start + offset)
             else:
                 moved = start + offset - self._first(slot)
                 self._patches[slot].append(_Patch(segment, len(words), moved, step.alignments[k] - 1))
                 words.append(0)
-        words += tail
         self._keeps.append(step.keeps)
 
     def _first(self, slot: int) -> int:
@@ -302,17 +269,20 @@ class Assembly:
         layout = self.layouts[slot]
         return first_of(layout) if layout.strides and min(layout.strides) < 0 else 0
 
-    def _around(self, step: Step) -> tuple[list[int], list[int]]:
-        """Return the words of a step before its operands and after them, which many steps share."""
+    def _description(self, step: Step, group: Group | None) -> tuple[int, int]:
+        """Return which word begins the description of a step, which many share, and over how many elements it goes."""
         n = len(step.operands)
-        key = step.function, step.context, step.auxdata, n, step.dims, step.strides, step.outer
+        behind = () if group is None else group.words_of(step)
+        key = step.function, step.context, step.auxdata, n, step.dims, step.strides, step.outer, behind
         found = self._alike.get(key)
         if found is None:
-            tail = [*step.dims, *step.strides, *[extent for extent, _ in step.outer]]
+            found = self._alike[key] = len(self._words), _elements(step)
+            self._words += [*key[:4], len(step.dims), len(step.strides), len(step.outer), *step.dims, *step.strides]
+            self._words += [extent for extent, _ in step.outer]
             for _, moves in step.outer:
-                tail += moves
-            head = [step.function, step.context, step.auxdata, n, len(step.dims), len(step.strides), len(step.outer)]
-            found = self._alike[key] = [1 + len(head) + n + len(tail), *head], tail
+                self._words += moves
+            if group is not None:
+                self._words += [_HEAD + behind[0], *behind[1:]]
         return found
 
 

@@ -62,6 +62,7 @@ class Step:
         keeps: what must live as long as the step.
         failure: what it means if the loop stops and there is no such call.
         exact: whether elements are the same bit by bit, wherever the loop begins and ends.
+        in_place: whether it is a kernel that goes over contiguous arrays element by element, and may write over one.
     """
 
     function: int
@@ -78,12 +79,14 @@ class Step:
     keeps: Any = None
     failure: str = "a loop of NumPy's has failed"
     exact: bool = False
+    in_place: bool = False
 
     def with_operands(self, operands: tuple[tuple[Any, int], ...]) -> Step:
         """Return the same run of other operands."""
         return Step(
             *(self.function, operands, self.alignments, self.dims, self.strides, self.outer, self.context),
             *(self.auxdata, self.writes, self.guard, self.flat, self.keeps, self.failure, self.exact),
+            in_place=self.in_place,
         )
 
 

@@ -90,13 +90,13 @@ class Group:
     steps: list[Step]
     local: dict[Any, int] = field(default_factory=dict)
 
-    def words_of(self, step: Step) -> list[int]:
-        """Return what the machine reads behind a step: where its extent stands, for how many rows, the moves."""
+    def words_of(self, step: Step) -> tuple[int, ...]:
+        """Return what stands behind a step's description: the word of its extent, for how many rows, the moves."""
         extent, moves = _first_axis(step)
         times = extent // self.rows
-        at = len(step.operands) + (len(step.dims) + len(step.strides) if step.outer else 0)
+        at = len(step.dims) + len(step.strides) if step.outer else 0
         keys = [key_of(base) for base, _ in step.operands]
-        return [at, times, *[0 if key in self.local else m * times for key, m in zip(keys, moves, strict=True)]]
+        return at, times, *[0 if key in self.local else m * times for key, m in zip(keys, moves, strict=True)]
 
 
 def key_of(base: Any) -> Any:
@@ -148,6 +148,11 @@ def _has_rows(step: Step) -> bool:
     if own is None or len(step.strides) != len(step.operands) + own:
         return False
     return bool(step.outer) or len(step.dims) > 1 or step.flat
+
+
+def runs_by_rows(step: Step) -> bool:
+    """Tell whether a step may be one of a group."""
+    return _has_rows(step) and _first_axis(step)[0] > 1
 
 
 def _is_fill(step: Step) -> bool:
@@ -242,9 +247,14 @@ class _Open:
         return self.strip * longest <= max(_STRIP, _LONGEST_ROW)
 
     def closed(self) -> Group | None:
-        """Return the group, if there is more than one strip of more than one step."""
-        many = len(self.steps) > 1 and self.strip < self.rows
+        """Return the group, if there is more than one strip, and some steps touch what others do."""
+        many = self.strip < self.rows and any(map(self._is_shared, self._spans))
         return Group(self.rows, self.strip, self.steps) if many else None
+
+    def _is_shared(self, base: Any) -> bool:
+        """Tell whether more than one step touches a memory; constants stay in the cache anyway."""
+        first, _ = self._spans[base][0]
+        return base.__class__ is not tuple and any(step is not first for step, _ in self._spans[base])
 
     def local_memory(self, base: Any) -> int:
         """Return how many bytes of a memory a strip needs."""
@@ -356,12 +366,14 @@ class Strips:
             if self._analysis.steps[number]:
                 self.moved.add(number)
                 self._analysis.steps[number][:] = []
-        self._analysis.make_earlier(range(first + 1, last + 1), first)
+        self._analysis.make_at(range(first + 1, last + 1), first)
         self._analysis.steps[first][:] = of_first
 
 
 def groups_in(steps: Sequence[Step], groups: Mapping[int, Group]) -> list[tuple[Group | None, list[Step]]]:
     """Return steps one by one, and those of a group together."""
+    if not groups:
+        return [(None, [step]) for step in steps]
     found: list[tuple[Group | None, list[Step]]] = []
     for step in steps:
         group = groups.get(id(step))

@@ -21,6 +21,8 @@ from gradmgr._arrays.native_replay import NativeWriter
 
 # Numbers of a large parameter that are computed at a time: several strips of the machine's.
 _BLOCK = 1 << 15
+# Of small ones that are computed together: their gradients are copied into one row, which the machine keeps.
+_JOINED = 1 << 12
 
 # What returns the calls of an update for a parameter, its gradient, three scratch rows, and the states.
 Rule = Callable[[Any, Any, Sequence[Any], Sequence[Any]], list[Made]]
@@ -104,11 +106,11 @@ def machine_update(
     p, *state = [made.input_row(sum(sizes)) for _ in range(1 + states)]
     grads = [made.input_row(size) for size in sizes]
     pieces = _pieces(sizes, segments)
-    most = max([sum([size for _, _, size in piece]) for piece in pieces])
-    joined, *rows = [made.scratch(most) for _ in range(4)]
+    counts = [sum([size for _, _, size in piece]) for piece in pieces]
+    rows = [made.scratch(max(counts)) for _ in range(3)]
+    joined = made.scratch(max([count for count, piece in zip(counts, pieces, strict=True) if len(piece) > 1] or [1]))
     at = 0
-    for piece in pieces:
-        count = sum([size for _, _, size in piece])
+    for count, piece in zip(counts, pieces, strict=True):
         found = [made.part(grads[k], low, size) for k, low, size in piece]
         if len(found) > 1:
             start = 0
@@ -126,15 +128,21 @@ def machine_update(
 def _pieces(sizes: Sequence[int], segments: Sequence[tuple[int, int]]) -> list[list[tuple[int, int, int]]]:
     """Return what is computed one after the other, in scratch rows of that length: gradients, and which part of each.
 
-    A gradient that is alone is cut, so that the rows stay small.
+    Gradients are cut, so that the rows stay small.
     """
-    pieces = []
+    pieces: list[list[tuple[int, int, int]]] = []
     for first, last in segments:
-        if last - first > 1:
-            pieces.append([(k, 0, sizes[k]) for k in range(first, last)])
-        else:
-            size = sizes[first]
-            pieces += [[(first, low, min(_BLOCK, size - low))] for low in range(0, size, _BLOCK)]
+        most = _BLOCK if last - first == 1 else _JOINED
+        room = 0
+        for k in range(first, last):
+            low = 0
+            while low < sizes[k]:
+                if not room:
+                    pieces.append([])
+                    room = most
+                size = min(room, sizes[k] - low)
+                pieces[-1].append((k, low, size))
+                low, room = low + size, room - size
     return pieces
 
 

@@ -3,17 +3,22 @@
  * A program is words of 64 bits that gradmgr/_arrays/placement.py writes. A segment of it is what runs between two
  * lines of Python:
  *
- *     patches, flags, where the steps start, patches x (argument | alignment mask << 32, address of a word, offset)
+ *     patches, flags, where the steps start, patches x (argument | alignment mask << 24 | word << 32, offset)
  *
- * A patch writes into a word of some step the address of the data of an argument, plus an offset. Then the steps:
+ * A patch writes into a word of some step, counted from here, the address of the data of an argument, plus an offset.
+ * Then the steps:
  *
- *     length in words, loop, context, auxdata, operands n, inner dims k, strides s, outer dims o,
- *     n addresses, k dims, s strides, o outer dims, o x n outer strides
+ *     how many words on its description stands (fewer than 0, as that comes first), addresses of its operands
  *
- * and a length of 0 at the end. A negative length heads a group: -words, number of steps, rows, rows of a strip; the
- * steps of the group follow, and run strip by strip, so that what they share stays in the cache. Behind each stand the
- * word of it that is the extent of its outermost axis, that extent for one row, and by how many bytes each operand moves
- * from row to row: 0 for what all rows share, and for what is needed for one strip only.
+ * and a 0 at the end. Steps that are the same but for their operands share a description:
+ *
+ *     loop, context, auxdata, operands n, inner dims k, strides s, outer dims o,
+ *     k dims, s strides, o outer dims, o x n outer strides
+ *
+ * A number above 0 heads a group: number of steps, rows, rows of a strip; the steps of the group follow, and run strip
+ * by strip, so that what they share stays in the cache. Behind their descriptions, which only steps of groups share,
+ * stand the word that is the extent of the outermost axis, that extent for one row, and by how many bytes each operand
+ * moves from row to row: 0 for what all rows share, and for what is needed for one strip only.
  *
  * A loop has the signature of NumPy's inner loops, of which most are; the rest are below. One that returns other than
  * 0 stops the machine. There is nothing of Python's headers here: of a Python object only the address of an array's
@@ -34,8 +39,8 @@
 typedef int64_t word;
 typedef int (*loop)(void *, char *const *, const word *, const word *, void *);
 
-enum { MOST_OPERANDS = 8, MOST_DIMS = 32, VERSION = 2 };
-enum { LENGTH, LOOP, CONTEXT, AUXDATA, OPERANDS, INNER, STRIDES, OUTER, ADDRESSES };
+enum { MOST_OPERANDS = 8, MOST_DIMS = 32, VERSION = 3 };
+enum { LOOP, CONTEXT, AUXDATA, OPERANDS, INNER, STRIDES, OUTER, DIMS };
 
 static struct {
     word data_offset;                   /* of the address of an array's data in the array object */
@@ -62,16 +67,16 @@ static inline char *data_of(const void *array) { return *(char **)((char *)array
 
 /* ---------------------------------------------------------------- the machine */
 
-static int run_outer(const word *w, char **data)
+static int run_outer(const word *about, char **data)
 {
-    const word n = w[OPERANDS], outer = w[OUTER];
-    const word *dims = w + ADDRESSES + n, *strides = dims + w[INNER], *extent = strides + w[STRIDES];
+    const word n = about[OPERANDS], outer = about[OUTER];
+    const word *dims = about + DIMS, *strides = dims + about[INNER], *extent = strides + about[STRIDES];
     const word *moves = extent + outer;
     word at[MOST_DIMS] = {0};
     for (;;) {
         char *given[MOST_OPERANDS]; /* some loops, such as that of matmul, move the addresses that they are given */
         memcpy(given, data, sizeof(given));
-        const int stopped = ((loop)w[LOOP])((void *)w[CONTEXT], given, dims, strides, (void *)w[AUXDATA]);
+        const int stopped = ((loop)about[LOOP])((void *)about[CONTEXT], given, dims, strides, (void *)about[AUXDATA]);
         if (stopped)
             return stopped;
         word d = outer - 1;
@@ -89,32 +94,34 @@ static int run_outer(const word *w, char **data)
     }
 }
 
-/* Run a step, from row `start` on, where operands move by so many bytes from row to row. */
-static int run_step(const word *w, word start, const word *moves)
+/* Run a step that has a description, from row `start` on, where operands move by so many bytes from row to row. */
+static inline int run_step(const word *w, const word *about, word start, const word *moves)
 {
-    const word n = w[OPERANDS], *dims = w + ADDRESSES + n;
+    const word n = about[OPERANDS], *dims = about + DIMS;
     char *data[MOST_OPERANDS];
     for (word j = 0; j < n; j++)
-        data[j] = (char *)w[ADDRESSES + j] + (start ? start * moves[j] : 0);
-    if (w[OUTER])
-        return run_outer(w, data);
-    return ((loop)w[LOOP])((void *)w[CONTEXT], data, dims, dims + w[INNER], (void *)w[AUXDATA]);
+        data[j] = (char *)w[1 + j] + (start ? start * moves[j] : 0);
+    if (about[OUTER])
+        return run_outer(about, data);
+    return ((loop)about[LOOP])((void *)about[CONTEXT], data, dims, dims + about[INNER], (void *)about[AUXDATA]);
 }
 
 /* Run a group strip by strip; return how many words it has, 0 where a loop has stopped. */
 static word run_group(word *group)
 {
-    const word count = group[1], rows = group[2], most = group[3];
+    const word count = group[0], rows = group[1], most = group[2];
     word *end = group;
     for (word start = 0; start < rows; start += most) {
         const word here = rows - start < most ? rows - start : most;
-        word *w = group + 4;
+        word *w = group + 3;
         for (word k = 0; k < count; k++) {
-            const word *behind = w + w[LENGTH];
-            w[behind[0]] = here * behind[1];
-            if (run_step(w, start, behind + 2))
+            word *about = w + w[0];
+            const word n = about[OPERANDS];
+            const word *behind = about + DIMS + about[INNER] + about[STRIDES] + about[OUTER] * (n + 1);
+            about[behind[0]] = here * behind[1];
+            if (run_step(w, about, start, behind + 2))
                 return 0;
-            w += w[LENGTH] + 2 + w[OPERANDS];
+            w += 1 + n;
         }
         end = w;
     }
@@ -125,16 +132,17 @@ static word run_group(word *group)
 static word run_steps(word *first)
 {
     word *w = first;
-    while (w[LENGTH]) {
-        if (w[LENGTH] < 0) {
+    while (*w) {
+        if (*w > 0) {
             const word length = run_group(w);
             if (!length)
                 return w - first;
             w += length;
         } else {
-            if (run_step(w, 0, 0))
+            const word *about = w + *w;
+            if (run_step(w, about, 0, 0))
                 return w - first;
-            w += w[LENGTH];
+            w += 1 + about[OPERANDS];
         }
     }
     return -1;
@@ -146,11 +154,11 @@ EXPORT void *gradmgr_run(void *self, void *const *args, word count)
     word *segment = (word *)data_of(self);
     (void)count;
     for (word k = 0; k < segment[0]; k++) {
-        const word *patch = segment + 3 + 3 * k;
-        char *data = data_of(args[patch[0] & 0xffffffff]);
-        if ((word)data & (patch[0] >> 32))
+        const word *patch = segment + 3 + 2 * k;
+        char *data = data_of(args[patch[0] & 0xffffff]);
+        if ((word)data & (patch[0] >> 24 & 0xff))
             return python.make_integer(-2);
-        *(char **)patch[1] = data + patch[2];
+        segment[patch[0] >> 32] = (word)(data + patch[1]);
     }
     void *thread = segment[1] ? python.release_lock() : 0;
     const word stopped = run_steps(segment + segment[2]);
