@@ -11,7 +11,7 @@ from gradmgr.compat.autograd.tracer import getval
 __all__ = ["DictBox", "SequenceBox", "dict", "isinstance", "list", "tuple", "type"]
 
 DictBox = builtins.dict  # a container of traced values is Python's
-SequenceBox = builtins.list | builtins.tuple
+SequenceBox: Any = builtins.list | builtins.tuple
 
 
 def isinstance(x: Any, classes: Any) -> bool:
