@@ -112,8 +112,8 @@ class DeviceError(GradmgrError, RuntimeError):
     """A device was asked for that this machine or installation does not have."""
 
 
-class GradcheckError(GradmgrError, RuntimeError):
-    """An analytic derivative disagrees with the numeric one."""
+class GradcheckError(GradmgrError, RuntimeError, AssertionError):
+    """An analytic derivative disagrees with the numeric one; also an AssertionError, as a failed test is."""
 
 
 class LabelError(GradmgrError, IndexError):

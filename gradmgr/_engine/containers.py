@@ -6,10 +6,12 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+
 from gradmgr._engine.tensor import Tensor
 
 # Classes of leaves, which need no further test.
-_COMMON = frozenset((Tensor, int, float, str, type(None)))
+_COMMON = frozenset((Tensor, np.ndarray, np.float64, np.float32, int, float, complex, bool, str, type(None)))
 
 
 def leaves_of(tree: Any) -> list[Any]:

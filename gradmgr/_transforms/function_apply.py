@@ -1,8 +1,9 @@
 """`Function.apply`: most calls in few Python frames, the others by `FunctionCall`.
 
 Most calls are made with NumPy arrays by position, with nothing current or one tape; forward returns one array that it
-has computed, and saves only arguments and the result. What is particular in any other way is left to `FunctionCall`,
-before forward runs or after it. On 8 elements that is a third of the time of `FunctionCall`.
+has computed, saves only arguments and the result, and sets attributes of ctx to settings, not to arrays. What is
+particular in any other way is left to `FunctionCall`, before forward runs or after it. On 8 elements that is a third of
+the time of `FunctionCall`.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from gradmgr._engine.cleanup import complete
 from gradmgr._engine.context import Context, current, set_current
 from gradmgr._engine.tape import Tape
 from gradmgr._engine.tensor import Tensor, wrap
-from gradmgr._transforms.function_call import FunctionCall, check_methods
+from gradmgr._transforms.function_call import FunctionCall, check_methods, differentiable_values
 from gradmgr._transforms.function_context import ContextState, FunctionCtx
 from gradmgr._transforms.function_node import FUNCTION_OP, ArrayMetadata, FunctionNode, Source, is_placeholder
 
@@ -35,7 +36,7 @@ def apply(function: type[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     for t in args:
         if isinstance(t, Tensor):
             array = t._array
-            if array.__class__ is not np.ndarray:
+            if array.__class__ is not np.ndarray and not isinstance(array, np.generic):
                 return FunctionCall(function, args, kwargs).run()
             copy = copies.get(id(t))
             if copy is None:
@@ -65,7 +66,7 @@ def apply(function: type[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) ->
             return FunctionCall(function, args, kwargs).finish(tape, node_ids, ctx, tuple(given), tuple(before), output)
         result = wrap(output._array if isinstance(output, Tensor) else output)
         if node_ids is not None and tape.open:
-            _record(function, tape, node_ids, args, result, values, state.materialize)
+            _record(function, tape, node_ids, args, result, values, ctx)
     finally:
         state.close()
     return result
@@ -94,12 +95,12 @@ def _usual_values(
 ) -> tuple[list[Any], list[Source]] | None:
     """Return the saved arrays and where each comes from; None where forward did more than return one new array.
 
-    That is: it wrote to an argument, or saved something else than arguments and the result.
+    That is: it wrote to an argument, or kept other arrays than arguments and the result.
     """
     array = output._array if isinstance(output, Tensor) else output
-    if array.__class__ is not np.ndarray or not is_differentiable(array.dtype):
+    if (array.__class__ is not np.ndarray and not isinstance(array, np.generic)) or not is_differentiable(array.dtype):
         return None
-    if state.dirty or state.non_differentiable or ctx.__dict__:
+    if state.dirty or state.non_differentiable or (ctx.__dict__ and differentiable_values(ctx.__dict__)):
         return None
     for k, copy in enumerate(given):
         a = before[k]
@@ -128,7 +129,7 @@ def _record(
     args: tuple[Any, ...],
     result: Tensor,
     values: tuple[list[Any], list[Source]],
-    materialize: bool,
+    ctx: FunctionCtx,
 ) -> None:
     """Record a usual call, as `FunctionCall` does any."""
     arguments: list[ArrayMetadata | None] = []
@@ -142,5 +143,7 @@ def _record(
             arguments.append(None)
     array, (kept, sources) = result._array, values
     node = FunctionNode(function, tuple(arguments), (ArrayMetadata(array, 0),), constants, len(args))
-    node.materialize = materialize
+    node.materialize = ctx._gradmgr.materialize
+    if ctx.__dict__:
+        node.attributes = ctx.__dict__
     tape.record_op(FUNCTION_OP, node_ids, (), (array,), (tuple(kept), tuple(sources), (), node), (result,))

@@ -294,7 +294,7 @@ class FunctionCall:
         )
         node = FunctionNode(self.function, tuple(arguments), tuple(results), constants, self.min_gradients)
         node.attributes = ctx.__dict__
-        node.attribute_values = _differentiable_values(ctx.__dict__) if ctx.__dict__ else []
+        node.attribute_values = differentiable_values(ctx.__dict__) if ctx.__dict__ else []
         node.materialize = self.state.materialize
         return node
 
@@ -505,7 +505,7 @@ def _bind_arguments(
     return by_position, by_name
 
 
-def _differentiable_values(attributes: dict[str, Any]) -> list[tuple[Any, str]]:
+def differentiable_values(attributes: dict[str, Any]) -> list[tuple[Any, str]]:
     """Find the differentiable Tensors and arrays among ctx's attributes, also in containers, with descriptions."""
     found: dict[int, tuple[Any, str]] = {}
     seen: set[int] = set()

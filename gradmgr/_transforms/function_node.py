@@ -200,7 +200,7 @@ class FunctionNode:
         ctx = FunctionCtx()
         ctx._gradmgr = state
         attributes = self.attributes
-        if not attributes:
+        if not self.attribute_values:
             state.saved = tuple([wrap(a) if a.__class__ is np.ndarray else copy_tensor(a) for a in kept])
             ctx.__dict__ = attributes
             return ctx

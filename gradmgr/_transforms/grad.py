@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar, overload
 
 from gradmgr import errors
 from gradmgr._arrays import libraries
@@ -11,7 +11,7 @@ from gradmgr._engine.backward_pass import context_of_pass
 from gradmgr._engine.context import Context, current, recorders, run_in
 from gradmgr._engine.entry import tracked_input_ids
 from gradmgr._engine.gradients import own_gradient
-from gradmgr._engine.history.node import GradientEdge, tensor_of_edge
+from gradmgr._engine.history.node import GradientEdge, Node, tensor_of_edge
 from gradmgr._engine.hooks import leaf_hooks_of, run_tensor_hooks
 from gradmgr._engine.recorder import Recorder, snapshot
 from gradmgr._engine.seeds import seeds_of
@@ -21,11 +21,40 @@ from gradmgr._transforms.vmap import vmap
 from gradmgr.manager import GradManager
 
 Tensors = Tensor | GradientEdge | Sequence[Tensor | GradientEdge]
+Key = TypeVar("Key", bound=Hashable)
+
+
+@overload
+def grad(
+    outputs: Tensors,
+    inputs: Mapping[Key, Tensor | GradientEdge],
+    grad_outputs: Any = ...,
+    retain_graph: bool | None = ...,
+    create_graph: bool = ...,
+    only_inputs: bool = ...,
+    allow_unused: bool | None = ...,
+    is_grads_batched: bool = ...,
+    materialize_grads: bool = ...,
+) -> dict[Key, Tensor | None]: ...
+
+
+@overload
+def grad(
+    outputs: Tensors,
+    inputs: Tensors,
+    grad_outputs: Any = ...,
+    retain_graph: bool | None = ...,
+    create_graph: bool = ...,
+    only_inputs: bool = ...,
+    allow_unused: bool | None = ...,
+    is_grads_batched: bool = ...,
+    materialize_grads: bool = ...,
+) -> tuple[Tensor | None, ...]: ...
 
 
 def grad(
     outputs: Tensors,
-    inputs: Tensors,
+    inputs: Tensors | Mapping[Any, Tensor | GradientEdge],
     grad_outputs: Any = None,
     retain_graph: bool | None = None,
     create_graph: bool = False,
@@ -33,7 +62,7 @@ def grad(
     allow_unused: bool | None = None,
     is_grads_batched: bool = False,
     materialize_grads: bool = False,
-) -> tuple[Tensor | None, ...]:
+) -> tuple[Tensor | None, ...] | dict[Any, Tensor | None]:
     """Return the gradients of `outputs`, weighted by `grad_outputs`, with respect to `inputs`.
 
     The backward pass runs over the innermost recording manager that tracks the outputs, which is released unless
@@ -41,8 +70,8 @@ def grad(
 
     Args:
         outputs: one Tensor or several.
-        inputs: one Tensor or several, attached or computed from what is. Of an attached one it is, as in
-            `GradManager.backward`, the gradient at the value it had when it was attached or recording began.
+        inputs: one Tensor or several, also in a dict, attached or computed from what is. Of an attached one it is, as
+            in `GradManager.backward`, the gradient at the value it had when it was attached or recording began.
         grad_outputs: Tensors or arrays of the shapes of `outputs`; None where an output is one real number.
         retain_graph: keep the history and go on recording; with `create_graph` it is kept in any case.
         create_graph: record the derivative in the same history, so that it can be differentiated.
@@ -54,7 +83,7 @@ def grad(
             every gradient, also one that is constant: its own derivative is then zeros, not an error.
 
     Returns:
-        A tuple, one gradient for each input, of its shape and dtype.
+        A tuple, one gradient for each input, of its shape and dtype; of a dict of inputs a dict with its keys.
 
     Raises:
         RuntimeError: no recording manager tracks an output or an input; an input is unused.
@@ -73,7 +102,9 @@ def grad(
         raise ValueError("grad: only_inputs=False is gone; backward() adds to the .grad of all that is attached")
     if materialize_grads and allow_unused is False:
         raise ValueError("grad: materialize_grads=True gives zeros for unused inputs; allow_unused=False forbids them")
-    ys, xs = _as_list(outputs, "grad", "outputs"), _as_list(inputs, "grad", "inputs")
+    keys = list(inputs) if isinstance(inputs, Mapping) else None
+    ys = _as_list(outputs, "grad", "outputs")
+    xs = _as_list(list(inputs.values()) if isinstance(inputs, Mapping) else inputs, "grad", "inputs")
     if not ys or not xs:
         raise ValueError(f"grad: {'inputs' if ys else 'outputs'} is empty; pass at least one Tensor")
     allowed = bool(allow_unused) or materialize_grads
@@ -90,13 +121,12 @@ def grad(
             tape, manager, ys, xs, grad_outputs, retain=retain, create_graph=create_graph, allowed=allowed
         )
         found, batch = own_tensors(gs, xs), ()
-    if not materialize_grads:
-        return tuple(found)
-    filled = [_zeros(x, batch) if g is None else g for g, x in zip(found, xs, strict=True)]
-    if create_graph:
-        for g in filled:
-            _track_constant(tape, g)
-    return tuple(filled)
+    if materialize_grads:
+        found = filled = [_zeros(x, batch) if g is None else g for g, x in zip(found, xs, strict=True)]
+        if create_graph:
+            for g in filled:
+                _track_constant(tape, g)
+    return tuple(found) if keys is None else dict(zip(keys, found, strict=True))
 
 
 def compute_gradients(
@@ -227,7 +257,8 @@ def backward(
         grad_tensors: Tensors or arrays of the same shapes; None where a tensor is one real number.
         retain_graph: keep the history and go on recording; with `create_graph` it is kept in any case.
         create_graph: record the derivative in the same history; what arrives in `.grad` can be differentiated.
-        inputs: only these, attached or computed from what is, receive a gradient; None stands for all attached.
+        inputs: only these, attached or computed from what is, receive a gradient; None stands for all attached. An
+            edge to what is not attached has no `.grad` to write to: only hooks see its gradient.
 
     Raises:
         RuntimeError: no recording manager tracks a tensor or an input.
@@ -258,14 +289,10 @@ def _as_list(given: Any, asked: str, name: str) -> list[Any]:
     many = list(given) if isinstance(given, (list, tuple)) and not isinstance(given, GradientEdge) else [given]
     for k, t in enumerate(many):
         if isinstance(t, GradientEdge) and not name.startswith("grad_"):
-            if asked == "backward" and name == "inputs" and not t.node.is_leaf():
-                raise ValueError(
-                    f"backward: inputs number {k} is an edge to {t.node!r}, which has no .grad to write to; pass the "
-                    "tensor, or an edge to an attached one"
-                )
             many[k] = t = tensor_of_edge(t, as_input=name == "inputs")
         if not isinstance(t, Tensor) and not (name.startswith("grad_") and (t is None or libraries.is_array(t))):
-            raise TypeError(f"{asked}: {name} must be Tensors; number {k} is {type(t).__name__}")
+            advice = "; pass get_gradient_edge(t), or GradientEdge(node, output_nr)" if isinstance(t, Node) else ""
+            raise TypeError(f"{asked}: {name} must be Tensors; number {k} is {type(t).__name__}{advice}")
     return many
 
 

@@ -456,9 +456,14 @@ def test_backward_accepts_edges():
         assert a.grad.tolist() == [7.0, 7.0]
         backward((b * b).sum(), inputs=get_gradient_edge(a), retain_graph=True)
         assert a.grad.tolist() == [105.0, 203.0]
-        with pytest.raises(ValueError, match=r"inputs number 0 is an edge to <Node multiply>, which has no \.grad"):
-            backward(b.sum(), inputs=[edge], retain_graph=True)
+        seen = []
+        b.register_hook(lambda g: seen.append(g.tolist()))
+        backward((b * b).sum(), inputs=[edge], retain_graph=True)  # as in torch, only hooks see this gradient
+        assert seen == [[14.0, 28.0]]
+        assert b.grad is None
         assert a.grad.tolist() == [105.0, 203.0]
+        with pytest.raises(TypeError, match=r"number 0 is Node; pass get_gradient_edge\(t\)"):
+            backward(b.sum(), inputs=[edge.node], retain_graph=True)
 
 
 def test_edges_to_results_of_an_op_of_several():

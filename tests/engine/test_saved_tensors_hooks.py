@@ -134,6 +134,17 @@ def test_the_innermost_hooks_win():
     assert calls == ["outer"] * 2 + ["inner"] * 2 + ["outer"] * 2
 
 
+def test_a_block_may_be_left_without_arguments():
+    packed = []
+    hooks = saved_tensors_hooks(lambda t: packed.append(t) or t, lambda t: t)
+    hooks.__enter__()
+    hooks.__exit__()
+    x = tensor([2.0])
+    with GradManager().attach(x) as gm:
+        gm.backward((x * x).sum())
+    assert packed == []
+
+
 def test_blocks_left_in_any_order_and_entered_again():
     calls = []
 

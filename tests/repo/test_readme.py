@@ -46,6 +46,8 @@ PAGES = (
     "docs/overview.md",
     "docs/from_numpy.md",
     "docs/from_autograd.md",
+    "docs/from_pytorch.md",
+    "docs/from_megengine.md",
     "docs/training.md",
     "docs/compile.md",
     "docs/sparse.md",

@@ -2,6 +2,7 @@
 
 import importlib
 import inspect
+import pkgutil
 import subprocess
 import sys
 
@@ -11,9 +12,9 @@ import pytest
 import gradmgr
 import gradmgr.compat.autograd as ag
 import gradmgr.compat.autograd.numpy as anp
-from gradmgr.compat.autograd import builtins, extend, test_util, tracer
+from gradmgr.compat.autograd import builtins, core, extend, test_util, tracer, util
 from gradmgr.compat.autograd.differential_operators import make_jvp_reversemode
-from gradmgr.compat.autograd.misc import fixed_points, flatten, optimizers
+from gradmgr.compat.autograd.misc import fixed_points, flatten, optimizers, tracers
 from gradmgr.compat.autograd.misc.flatten import flatten_func
 
 X = np.array([0.5, 1.2, 2.0])
@@ -451,10 +452,181 @@ def test_check_grads_passes_right_derivatives_and_rejects_wrong_ones():
     extend.defvjp(wrong, lambda ans, x: lambda g: g * 2.001 * x)
     extend.defjvp(wrong, lambda g, ans, x: g * 2.001 * x)
     for mode in ("rev", "fwd"):
-        with pytest.raises(gradmgr.GradcheckError, match=r"vjp of|differ"):
-            test_util.check_grads(wrong, modes=[mode], order=1)(X)
+        for error in (gradmgr.GradcheckError, AssertionError):
+            with pytest.raises(error, match=r"\((VJP|JVP)\) check of <lambda> failed"):
+                test_util.check_grads(wrong, modes=[mode], order=1)(X)
+    doubled, passed = extend.primitive(lambda x: 2 * x), extend.primitive(lambda x: x)
+    extend.defvjp(doubled, lambda ans, x: lambda g: 2 * passed(g))
+    extend.defvjp(passed, lambda ans, x: lambda g: g * 1.001)
+    doubled.__name__ = "doubled"
+    with pytest.raises(AssertionError, match=r"\(VJP\) check of vjp_doubled failed"):
+        test_util.check_grads(doubled, modes=["rev"])(1.0)
     with pytest.raises(ValueError, match="modes"):
         test_util.check_grads(anp.sin, modes=["back"])(X)
+
+
+# ---------------------------------------------------------------- names of old programs, and of autograd's inside
+
+
+def test_methods_that_autograd_has_deprecated_declare_vjps_and_warn():
+    product, scaled = core.primitive(lambda a, b: a * b), core.primitive_with_deprecation_warnings(lambda a, b: a * b)
+    with pytest.warns(DeprecationWarning, match=r"defgrad of a primitive is deprecated; write .*defvjp"):
+        product.defgrad(lambda ans, a, b: lambda g: g * b)
+    with pytest.warns(DeprecationWarning, match="deprecated"):
+        product.defgrad(lambda ans, a, b: lambda g: g * a, argnum=1)
+    spaces = []
+
+    def by_a(g, ans, vs, gvs, a, b):
+        spaces.append((vs.shape, gvs.shape))
+        return g * b
+
+    with pytest.warns(DeprecationWarning, match="deprecated"):
+        scaled.defvjp(by_a)
+    with pytest.warns(DeprecationWarning, match="deprecated"):
+        scaled.defvjp_is_zero([1])
+    close(ag.grad(product, (0, 1))(2.0, 3.0), (3.0, 2.0))
+    close(ag.grad(ag.grad(lambda a: product(a, a)))(2.0), 2.0)
+    close(ag.grad(lambda a, b: anp.sum(scaled(a, b)), (0, 1))(X, 3.0)[0], [3.0] * 3)
+    assert spaces == [((3,), (3,))]
+    close(ag.grad(lambda b: anp.sum(scaled(X, b)) + b)(3.0), 1.0)
+
+
+def test_rules_of_primitives_may_be_looked_up_and_taken_away():
+    cube = extend.primitive(lambda x: x**3)
+    assert cube not in core.primitive_vjps
+    extend.defvjp(cube, lambda ans, x: lambda g: g * 3 * x**2)
+    assert cube in core.primitive_vjps
+    rule = core.primitive_vjps.pop(cube)
+    with pytest.raises(NotImplementedError, match="no vjp"):
+        ag.grad(cube)(2.0)
+    core.primitive_vjps[cube] = rule
+    close(ag.grad(cube)(2.0), 12.0)
+    assert core.primitive_vjps.get(anp.iscomplex) is None
+    assert core.primitive_jvps.pop(cube, "none") == "none"
+    with pytest.raises(KeyError):
+        del core.primitive_jvps[cube]
+    with pytest.raises(TypeError, match="`primitive` made"):
+        core.primitive_vjps[np.sin] = rule
+
+
+@pytest.mark.parametrize("modes", [(extend.VJPNode,), (extend.VJPNode, extend.JVPNode)])
+def test_a_primitive_registered_as_untraced_gives_plain_constants(modes):
+    floor = extend.primitive(np.floor)
+    for mode in modes:
+        extend.register_notrace(mode, floor)
+    found = []
+    close(ag.grad(lambda x: anp.sum(x * floor(x)))(X), np.floor(X))
+    ag.grad(lambda x: found.append(floor(x)) or anp.sum(x))(X)
+    assert type(found[0]) is np.ndarray
+    if extend.JVPNode in modes:
+        close(ag.make_jvp(lambda x: x * floor(x))(X)(X)[1], X * np.floor(X))
+    else:
+        with pytest.raises(NotImplementedError, match="no jvp"):
+            ag.make_jvp(floor)(X)(X)
+    with pytest.raises(TypeError, match="VJPNode or JVPNode"):
+        extend.register_notrace(tracer.Node, floor)
+    with pytest.raises(TypeError, match="`primitive` made"):
+        extend.register_notrace(extend.VJPNode, np.floor)
+
+
+def test_a_vjp_may_return_a_sparse_object():
+    @extend.primitive
+    def put(g, index, vs):
+        def add(a):
+            np.add.at(a, index, g)
+            return a
+
+        return extend.SparseObject(vs, add)
+
+    take = extend.primitive(lambda x, index: x[index])
+    extend.defvjp(take, lambda ans, x, index: lambda g: put(g, index, extend.vspace(x)))
+    extend.defvjp(put, lambda ans, g, index, vs: lambda u: take(u, index))
+    index = np.array([0, 2, 0])
+    close(ag.grad(lambda x: anp.sum(take(x, index) ** 3))(X), [6 * X[0] ** 2, 0, 3 * X[2] ** 2])
+    close(ag.hessian(lambda x: anp.sum(take(x, index) ** 3))(X), np.diag([12 * X[0], 0, 6 * X[2]]))
+    plain = extend.primitive(lambda x: x[1])
+    extend.defvjp(
+        plain, lambda ans, x: lambda g: extend.SparseObject(extend.vspace(x), lambda a: a + np.array([0, g, 0]))
+    )
+    close(ag.grad(plain)(X), [0.0, 1.0, 0.0])
+
+
+def test_integer_types_make_constants_of_traced_values():
+    found = []
+
+    def f(x):
+        index = anp.int64(x / 2)
+        found.append(index)
+        return anp.sum(x[index] * x)
+
+    close(ag.grad(f)(X), [2 * X[0] + X[1], X[0] + X[2], X[1]])
+    assert found[0].tolist() == [0, 0, 1]
+    assert type(found[0]) is np.ndarray
+    assert found[0].dtype == np.int64
+    assert isinstance(anp.int8(3), anp.int8)
+    assert isinstance(np.int64(3), anp.int64)
+    assert not isinstance(3.0, anp.int64)
+    assert np.zeros(2, anp.int32).dtype == anp.int32
+    assert np.dtype(anp.int32) == np.int32
+    assert np.issubdtype(np.int64, anp.int64)
+    assert anp.int_ is anp.int64
+
+
+def test_const_graph_gives_the_values_of_the_function():
+    def f(a, x, b):
+        return ag.grad(lambda x: anp.sum(a * anp.sin(x) + b * x))(x)
+
+    replayed = tracers.const_graph(f, 2.0, b=3.0)
+    for k in range(5):
+        x = X + k
+        found = replayed(x)
+        assert type(found) is np.ndarray
+        close(found, 2 * np.cos(x) + 3)
+    assert type(tracers.const_graph_unary(anp.sin)(0.5)) is np.float64
+    close(ag.grad(lambda x: anp.sum(tracers.const_graph(anp.sin)(x)))(X), np.cos(X))
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda: type("Own", (tracer.Node,), {}),
+        lambda: tracer.trace(None, anp.sin, X),
+        lambda: tracer.new_box(X, 0, None),
+        lambda: tracers.full_graph(anp.sin, X),
+    ],
+)
+def test_what_depends_on_autograds_nodes_is_refused_in_words(use):
+    with pytest.raises(NotImplementedError, match="gradmgr"):
+        use()
+
+
+def test_small_functions_of_util_and_numpy_vjps():
+    assert util.subval((1, 2), 0, 3) == (3, 2)
+    assert util.func(anp.sin) is anp.sin
+    with pytest.warns(DeprecationWarning, match="check_grads"):
+        util.quick_grad_check(lambda x, y: x**2 * y, 1.0, (2.0,))
+    wrong = extend.primitive(lambda x: x)
+    extend.defvjp(wrong, lambda ans, x: lambda g: 1.1 * g)
+    with pytest.warns(DeprecationWarning, match="check_grads"), pytest.raises(AssertionError, match="failed"):
+        util.quick_grad_check(wrong, 1.0)
+    rules = anp.numpy_vjps
+    close(rules.unbroadcast(M, ((1, 3), 2, np.dtype(float), False)), M.sum(axis=0)[None])
+    assert rules.match_complex(1.0, 2.0 + 1j) == 2.0
+    assert rules.match_complex(1j, 2.0) == 2.0 + 0j
+    close(rules.balanced_eq(X, np.maximum(X, 1.2), np.full(3, 1.2)), [0.0, 0.5, 1.0])
+    close(rules.replace_zero(np.array([0.0, 2.0]), 1.0), [1.0, 2.0])
+    close(anp.linalg.T(M), M.T)
+    assert isinstance({}, builtins.DictBox)
+    assert isinstance([], builtins.SequenceBox)
+
+
+def test_a_derivative_is_named_by_its_function():
+    def f(x):
+        """Return something else."""
+
+    assert ag.grad(f, 1).__name__ == "grad_of_f_wrt_argnum_1"
+    assert "grad of function f with respect to argument 1" in ag.grad(f, 1).__doc__
+    assert list(inspect.signature(ag.grad(f)).parameters) == ["x"]
 
 
 # ---------------------------------------------------------------- install
@@ -505,21 +677,38 @@ print("autograd.numpy" in sys.modules)
     assert message.strip().endswith("False")
 
 
-def test_every_module_says_what_it_exports():
-    for name in (
-        "",
-        ".numpy",
-        ".misc",
-        ".extend",
-        ".core",
-        ".scipy.stats.norm",
-        ".scipy.special",
-        ".tracer",
-        ".builtins",
-    ):
+def public_modules():
+    """Every public module of the layer, by its name behind the layer's own."""
+    found = [module.name.removeprefix(ag.__name__) for module in pkgutil.walk_packages(ag.__path__, f"{ag.__name__}.")]
+    return ["", *[name for name in found if "._" not in name]]
+
+
+def test_every_module_is_importable_and_says_what_it_exports():
+    names = public_modules()
+    assert {".numpy.linalg", ".scipy.stats.norm", ".misc.optimizers", ".util"} <= set(names)
+    for name in names:
         module = importlib.import_module(f"gradmgr.compat.autograd{name}")
         assert all(hasattr(module, each) for each in module.__all__)
         assert inspect.getdoc(module)
+
+
+def test_install_names_every_module_that_is_importable_and_no_other():
+    before = dict(sys.modules)
+    try:
+        for name in [each for each in sys.modules if each.split(".")[0] == "autograd"]:
+            del sys.modules[name]  # autograd's own, where something has imported it
+        ag.install()
+        installed = {name for name in sys.modules if name.split(".")[0] == "autograd"}
+        assert installed == {f"autograd{name}" for name in public_modules()}
+        for name in public_modules():
+            ours = importlib.import_module(f"gradmgr.compat.autograd{name}")
+            assert importlib.import_module(f"autograd{name}") is ours
+        with pytest.raises(ModuleNotFoundError):
+            importlib.import_module("autograd.numpy.numpy_boxen")
+        ag.uninstall()
+        assert not any(name.split(".")[0] == "autograd" for name in sys.modules)
+    finally:
+        sys.modules.update(before)
 
 
 # ---------------------------------------------------------------- scipy

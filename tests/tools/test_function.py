@@ -12,7 +12,19 @@ import pytest
 from helpers import gradient, gradients
 
 import gradmgr.numpy as gnp
-from gradmgr import GradManager, Tensor, asarray, enable_grad, errors, gradcheck, graph, no_grad, profiler, tensor
+from gradmgr import (
+    GradManager,
+    Tensor,
+    asarray,
+    enable_grad,
+    errors,
+    gradcheck,
+    graph,
+    is_grad_enabled,
+    no_grad,
+    profiler,
+    tensor,
+)
 from gradmgr import grad as grad_of
 from gradmgr._engine.context import enter_recorders, leave_recorders
 from gradmgr._engine.forward import Forward
@@ -27,6 +39,32 @@ def static(**methods):
     name = methods.pop("name", "Mine")
     base = methods.pop("base", Function)
     return type(name, (base,), {key: staticmethod(value) for key, value in methods.items()})
+
+
+@pytest.mark.parametrize("is_usual", [True, False])
+def test_grad_is_not_enabled_inside_forward(is_usual):
+    """Of a call that one manager records, by either way through `apply`, and in backward without create_graph."""
+    found = []
+
+    def forward(ctx, x):
+        found.append(is_grad_enabled())
+        with enable_grad():
+            found.append(is_grad_enabled())  # nothing records here, all the same
+        with GradManager().attach(t := tensor(3.0)) as inner:
+            found.append(is_grad_enabled())
+            inner.backward(t * t)
+        assert t.grad.item() == 6.0
+        return x * 2 if is_usual else (x * 2, x)
+
+    scaled = static(forward=forward, backward=lambda ctx, *gs: gs[0] * 2)
+    x = tensor([1.0])
+    with GradManager().attach(x) as gm:
+        y = scaled.apply(x)
+        assert is_grad_enabled()
+        gm.backward((y if is_usual else y[0]).sum())
+    assert found == [False, False, True]
+    assert is_grad_enabled()
+    assert x.grad.tolist() == [2.0]
 
 
 def second(f, x):

@@ -40,6 +40,21 @@ def test_intermediates_as_inputs() -> None:
         assert grad(z.sum(), z)[0].tolist() == [1.0, 1.0]
 
 
+def test_a_dict_of_inputs_gives_a_dict() -> None:
+    x, w = tensor([1.0, 2.0]), tensor(3.0)
+    with GradManager().attach([x, w]):
+        y = (x * x * w).sum()
+        found = grad(y, {"w": w, "x": x}, retain_graph=True)
+        assert list(found) == ["w", "x"]
+        assert found["w"].tolist() == 5.0  # type: ignore[union-attr]
+        assert found["x"].tolist() == [6.0, 12.0]  # type: ignore[union-attr]
+        filled = grad(x.sum(), {"w": w}, materialize_grads=True, retain_graph=True)
+        assert filled["w"].tolist() == 0.0  # type: ignore[union-attr]
+        assert grad(x.sum(), {0: w}, allow_unused=True, retain_graph=True) == {0: None}
+        with pytest.raises(ValueError, match="inputs is empty"):
+            grad(y, {})
+
+
 def test_an_input_that_is_an_output() -> None:
     x, v = tensor([1.0, 2.0]), tensor([3.0, 4.0])
     with GradManager().attach(x):

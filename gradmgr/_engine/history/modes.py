@@ -436,15 +436,21 @@ def _check_mode(name: str, mode: Any) -> None:
 def is_grad_enabled() -> bool:
     """Tell whether managers record what is computed now; True where no mode is in effect.
 
+    Where a manager is paused for a while, as in the `forward` of a `Function` and in hooks, it is False.
+
     >>> import gradmgr
     >>> with gradmgr.no_grad():
     ...     gradmgr.is_grad_enabled()
     False
     """
+    state = Context.of(current())
+    recording = state.recording()
+    if any(rec.is_tape and rec.open for rec in recording):
+        return True
     settings = _modes.get()
-    return (
-        not settings or settings[-1].grad or any(rec.is_tape and rec.open for rec in Context.of(current()).recording())
-    )
+    if settings and not settings[-1].grad:
+        return False
+    return not any(rec.is_tape and rec.open for rec in recorders(state))
 
 
 def is_inference_mode_enabled() -> bool:

@@ -28,6 +28,7 @@ from gradmgr.compat.autograd import (
     scipy,
     test_util,
     tracer,
+    util,
     wrap_util,
 )
 from gradmgr.compat.autograd._install import install, uninstall
@@ -96,6 +97,7 @@ __all__ = [
     "tuple",
     "type",
     "uninstall",
+    "util",
     "value_and_grad",
     "vector_jacobian_product",
     "wrap_util",

@@ -14,7 +14,7 @@ def _layer() -> dict[str, ModuleType]:
     found = {}
     for name, module in list(sys.modules.items()):
         path = name.removeprefix(_OURS)
-        if (name == _OURS or name.startswith(f"{_OURS}.")) and not path.startswith("._"):
+        if (name == _OURS or name.startswith(f"{_OURS}.")) and "._" not in path:
             found[_NAME + path] = module
     return found
 

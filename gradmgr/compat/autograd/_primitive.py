@@ -15,14 +15,49 @@ import numpy as np
 
 import gradmgr.numpy as gnp
 from gradmgr import errors
-from gradmgr._engine.containers import leaves_of, rebuilt
-from gradmgr._engine.context import is_tracked
-from gradmgr._engine.tensor import Tensor
+from gradmgr._arrays.captured import capturing
+from gradmgr._engine.containers import leaves_of, parts_of, rebuilt
+from gradmgr._engine.context import current, is_tracked, recorders
+from gradmgr._engine.forward import Forward
+from gradmgr._engine.tensor import Tensor, wrap
 from gradmgr.compat.autograd._recording import conjugate
 from gradmgr.function import Function
 
 VjpMaker = Callable[..., Any]
 JvpMaker = Callable[..., Any]
+
+
+_NUMBERS = (bool, int, float, complex, np.generic)
+_ARRAYS = (Tensor, np.ndarray, np.generic)
+_ARRAY = object()  # stands for an array among the constants of a result
+
+
+class VJPNode:
+    """Reverse mode, in `register_notrace`. It is a name only: gradmgr's history has no nodes of autograd's."""
+
+
+class JVPNode:
+    """Forward mode, in `register_notrace`. It is a name only, as `VJPNode`."""
+
+
+class SparseObject:
+    """A gradient that is mostly zeros, as a vjp may return it: what adds it to an array.
+
+    Attributes:
+        vs: the vector space of the gradient.
+        mut_add: a function of an array, or a container of arrays, which adds the gradient to it and returns it.
+    """
+
+    __slots__ = ("mut_add", "vs")
+
+    def __init__(self, vs: Any, mut_add: Callable[[Any], Any]) -> None:
+        self.vs = vs
+        self.mut_add = mut_add
+
+
+def _dense(gradient: Any) -> Any:
+    """Return what a `SparseObject` stands for; anything else as it is."""
+    return gradient.mut_add(gradient.vs.zeros()) if isinstance(gradient, SparseObject) else gradient
 
 
 def primitive(f_raw: Callable[..., Any]) -> Primitive:
@@ -49,12 +84,12 @@ def notrace_primitive(f_raw: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(f_raw)
     def call(*args: Any, **kwargs: Any) -> Any:
-        return f_raw(*[_untraced(arg) for arg in args], **kwargs)
+        return f_raw(*[untraced(arg) for arg in args], **kwargs)
 
     return call
 
 
-def _untraced(tree: Any) -> Any:
+def untraced(tree: Any) -> Any:
     """Return a container with plain values for its Tensors."""
     return rebuilt(tree, iter([leaf._array[()] if isinstance(leaf, Tensor) else leaf for leaf in leaves_of(tree)]))
 
@@ -64,9 +99,11 @@ class Primitive:
 
     Attributes:
         fun: the function of plain arrays.
+        untraced: the modes, `VJPNode` and `JVPNode`, in which its result is a plain constant.
     """
 
     fun: Callable[..., Any]
+    untraced: frozenset[type] = frozenset()
     vjp_maker: VjpMaker | None = None
     jvp_maker: JvpMaker | None = None
 
@@ -77,12 +114,16 @@ class Primitive:
         self.fun = fun
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        leaves = leaves_of(list(args))
-        if not any(isinstance(leaf, Tensor) for leaf in leaves):
-            return self.fun(*args, **kwargs)
+        if not any(isinstance(arg, Tensor) for arg in args) and not any(
+            isinstance(leaf, Tensor) for leaf in leaves_of(list(args))
+        ):
+            return _dense(self.fun(*args, **kwargs))
+        if self.untraced and self.untraced.issuperset(_modes()):
+            return _dense(self.fun(*untraced(list(args)), **kwargs))
         call = _Call(self, args, kwargs)
-        results = _PrimitiveFunction.apply(call, *leaves)
-        return rebuilt(call.form, iter(results))
+        tensors, call.tensors = call.tensors, []  # to which an entry must not refer
+        made = _PrimitiveFunction.apply(call, *tensors)
+        return rebuilt(call.form, iter(made)) if call.is_nested else made
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         return self if instance is None else functools.partial(self, instance)
@@ -91,94 +132,136 @@ class Primitive:
         return f"<primitive {getattr(self.fun, '__name__', self.fun)}>"
 
 
-class _Call:
-    """One call of a primitive: its arguments, whose leaves are passed beside it, and the form of its result."""
+def _modes() -> set[type]:
+    """Return the modes of what records at present."""
+    return {JVPNode if isinstance(recorder, Forward) else VJPNode for recorder in recorders(current())}
 
-    __slots__ = ("args", "form", "kwargs", "name", "primitive")
+
+class _Call:
+    """One call of a primitive: its arguments but for the Tensors in them, which are passed beside it, and its result.
+
+    Where the call is captured, to be replayed with other values, plain arrays are made Tensors.
+
+    Attributes:
+        tensors: the Tensors among the leaves of the arguments, until they are passed on.
+        places: of each of them, which argument holds it, and which leaf of that one it is.
+        form: a container like the result, if it `is_nested`; otherwise that is one array or number.
+        constants: of a nested result, its leaves, `_ARRAY` for the arrays.
+    """
+
+    __slots__ = (
+        *("_args", "_leaves", "_positions", "constants", "form", "is_nested"),
+        *("kwargs", "places", "primitive", "tensors"),
+    )
 
     def __init__(self, primitive: Primitive, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         self.primitive = primitive
-        self.name = getattr(primitive.fun, "__name__", "a primitive")
-        self.args = list(args)  # never a named tuple
         self.kwargs = kwargs
-        self.form: Any = None  # a container like the result
+        self.is_nested = False
+        self.form: Any = None
+        self.constants: list[Any] = []
+        is_flat = all(parts_of(arg) is None for arg in args)
+        leaves = list(args) if is_flat else leaves_of(list(args))
+        passed: Any = Tensor if capturing() is None else _ARRAYS
+        self._positions = [k for k, leaf in enumerate(leaves) if isinstance(leaf, passed)]
+        self.tensors = [leaf if isinstance(leaf := leaves[k], Tensor) else gnp.asarray(leaf) for k in self._positions]
+        for k in self._positions:
+            leaves[k] = None
+        self._leaves = leaves
+        if is_flat:
+            self._args = None
+            self.places = [(k, 0) for k in self._positions]
+        else:
+            self._args = rebuilt(list(args), iter(leaves))  # never a named tuple
+            places = [(k, j) for k, arg in enumerate(args) for j in range(len(leaves_of(arg)))]
+            self.places = [places[k] for k in self._positions]
 
-    def filled(self, leaves: Sequence[Any]) -> list[Any]:
-        return list(rebuilt(self.args, iter(leaves)))
+    @property
+    def name(self) -> str:
+        return str(getattr(self.primitive.fun, "__name__", "a primitive"))
+
+    def filled(self, tensors: Iterable[Any]) -> list[Any]:
+        """Return the arguments with these values for the Tensors."""
+        leaves = self._leaves.copy()
+        for k, t in zip(self._positions, tensors, strict=True):
+            leaves[k] = t
+        return leaves if self._args is None else list(rebuilt(self._args, iter(leaves)))
+
+    def results(self, arrays: Sequence[Any]) -> Any:
+        """Return what the function gave, with these values for its arrays."""
+        if not self.is_nested:
+            return arrays[0]
+        given = iter(arrays)
+        return rebuilt(self.form, iter([next(given) if y is _ARRAY else y for y in self.constants]))
 
 
 class _PrimitiveFunction(Function):
-    """What records a call of any primitive: apply(call, *leaves of its arguments)."""
+    """What records a call of any primitive: apply(call, *Tensors of its arguments)."""
 
     @staticmethod
-    def forward(ctx: Any, call: _Call, *leaves: Any) -> Any:
-        plain = [leaf._array[()] if isinstance(leaf, Tensor) else leaf for leaf in leaves]
-        made = call.form = call.primitive.fun(*call.filled(plain), **call.kwargs)
-        results = [
-            np.asarray(y) if isinstance(y, (bool, int, float, complex, np.generic)) else y for y in leaves_of(made)
-        ]
+    def forward(ctx: Any, call: _Call, *tensors: Any) -> Any:
+        made = _dense(call.primitive.fun(*call.filled([t._array[()] for t in tensors]), **call.kwargs))
         ctx.call = call
-        ctx.leaves = [None if isinstance(leaf, Tensor) else leaf for leaf in leaves]
-        ctx.constants = [None if isinstance(y, np.ndarray) else y for y in results]
-        saved = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
-        tensors = [gnp.asarray(y) if isinstance(y, np.ndarray) else y for y in results]
-        ctx.is_tensor = [isinstance(leaf, Tensor) for leaf in leaves]
-        ctx.is_result = [isinstance(y, np.ndarray) for y in results]
-        ctx.save_for_backward(*saved, *[y for y in tensors if isinstance(y, Tensor)])
-        return tuple(tensors)
+        if isinstance(made, (np.ndarray, *_NUMBERS)):
+            result = wrap(np.asarray(made))
+            ctx.save_for_backward(*tensors, result)
+            return result
+        leaves = [np.asarray(y) if isinstance(y, _NUMBERS) else y for y in leaves_of(made)]
+        call.constants = [_ARRAY if isinstance(y, np.ndarray) else y for y in leaves]
+        call.is_nested, call.form = True, rebuilt(made, iter(call.constants))
+        results = [wrap(y) if isinstance(y, np.ndarray) else y for y in leaves]
+        ctx.save_for_backward(*tensors, *[y for y in results if isinstance(y, Tensor)])
+        return tuple(results)
 
     @staticmethod
     def backward(ctx: Any, *gs: Any) -> Any:
-        call, ans, args = _saved(ctx)
-        if call.primitive.vjp_maker is None:
+        call, tensors, ans = _saved(ctx)
+        maker = call.primitive.vjp_maker
+        if maker is None:
             raise errors.MissingRuleError(f"{call.name} has no vjp; declare one with defvjp(f, ...)")
-        spans = _spans(call.args)
-        needed = [any(ctx.needs_input_grad[1 + k] for k in span) for span in spans]
-        argnums = tuple([k for k, is_needed in enumerate(needed) if is_needed])
-        vjp = call.primitive.vjp_maker(argnums, ans, tuple(args), call.kwargs)
-        g = rebuilt(call.form, iter([conjugate(_simplest(g)) for g in gs]))
-        found: list[Any] = [None] * len(ctx.leaves)
-        for k, gradient in zip(argnums, vjp(g), strict=True):
-            if gradient is None:
-                continue
-            parts = leaves_of(gradient)
-            for position, part in zip(spans[k], parts, strict=True):
-                if ctx.needs_input_grad[1 + position]:
-                    found[position] = fitted(conjugate(part), leaves_of(args)[position])
-        return (None, *found)
+        needed = ctx.needs_input_grad[1:]
+        argnums = tuple(dict.fromkeys([k for (k, _), is_needed in zip(call.places, needed, strict=True) if is_needed]))
+        vjp = maker(argnums, ans, tuple(call.filled(tensors)), call.kwargs)
+        given = [conjugate(_simplest(g)) for g in gs]
+        made = vjp(rebuilt(call.form, iter(given)) if call.is_nested else given[0])
+        parts = {
+            k: None if gradient is None else leaves_of(_dense(gradient))
+            for k, gradient in zip(argnums, made, strict=True)
+        }
+        found: list[Any] = [None]
+        for (k, position), t, is_needed in zip(call.places, tensors, needed, strict=True):
+            part = parts[k] if is_needed else None
+            found.append(None if part is None else fitted(conjugate(part[position]), t))
+        return tuple(found)
 
     @staticmethod
     def jvp(ctx: Any, _: Any, *tangents: Any) -> Any:
-        call, ans, args = _saved(ctx)
-        if call.primitive.jvp_maker is None:
+        call, tensors, ans = _saved(ctx)
+        maker = call.primitive.jvp_maker
+        if maker is None:
             raise errors.MissingRuleError(f"{call.name} has no jvp; declare one with defjvp(f, ...)")
-        spans = _spans(call.args)
-        argnums = tuple([k for k, span in enumerate(spans) if any(tangents[position] is not None for position in span)])
-        leaves = leaves_of(args)
-        filled = [_simplest(_zeros(x) if t is None else t) for t, x in zip(tangents, leaves, strict=True)]
-        gs = [rebuilt(args[k], iter([filled[position] for position in spans[k]])) for k in argnums]
-        made = leaves_of(call.primitive.jvp_maker(argnums, gs, ans, tuple(args), call.kwargs))
+        by_place = {place: _simplest(t) for place, t in zip(call.places, tangents, strict=True) if t is not None}
+        argnums = tuple(dict.fromkeys([k for k, _ in by_place]))
+        args = call.filled(tensors)
+        gs = []
+        for k in argnums:
+            leaves = enumerate(leaves_of(args[k]))
+            gs.append(rebuilt(args[k], iter([by_place.get((k, j), _zeros(leaf)) for j, leaf in leaves])))
+        made = leaves_of(maker(argnums, gs, ans, tuple(args), call.kwargs))
         return tuple([fitted(t, y) for t, y in zip(made, leaves_of(ans), strict=True)])
 
 
-def _saved(ctx: Any) -> tuple[_Call, Any, list[Any]]:
-    """Return a call, its result and its arguments, as plain values where nothing records them."""
-    saved = iter(map(_simplest, ctx.saved_tensors))
-    leaves = [next(saved) if is_tensor else leaf for leaf, is_tensor in zip(ctx.leaves, ctx.is_tensor, strict=True)]
-    results = [next(saved) if is_result else y for y, is_result in zip(ctx.constants, ctx.is_result, strict=True)]
+def _saved(ctx: Any) -> tuple[_Call, list[Any], Any]:
+    """Return a call, the Tensors of its arguments and its result, as plain values where nothing records them."""
     call = ctx.call
-    return call, rebuilt(call.form, iter(results)), call.filled(leaves)
+    saved = [_simplest(t) for t in ctx.saved_tensors]
+    count = len(call.places)
+    return call, saved[:count], call.results(saved[count:])
 
 
 def _simplest(t: Any) -> Any:
     """Return a Tensor that nothing tracks as a plain value, so that rules may be written with any library."""
     return t._array[()] if isinstance(t, Tensor) and not is_tracked(t) else t
-
-
-def _spans(args: Sequence[Any]) -> list[range]:
-    """Return which leaves belong to each argument."""
-    ends = list(itertools.accumulate(len(leaves_of(arg)) for arg in args))
-    return [range(start, end) for start, end in zip([0, *ends[:-1]], ends, strict=True)]
 
 
 def _zeros(x: Any) -> Any:
@@ -230,6 +313,26 @@ def _rule(table: Mapping[int, Any], argnum: int, name: str, kind: str) -> Any:
     if argnum not in table:
         raise errors.MissingRuleError(f"{kind} of {name} wrt argument {argnum} is not defined; declare it")
     return table[argnum]
+
+
+def register_notrace(trace_type: type, primitive_fun: Any) -> None:
+    """Declare that the result of a primitive is a plain constant in reverse mode, `VJPNode`, or forward, `JVPNode`.
+
+    >>> import numpy
+    >>> from gradmgr.compat.autograd import grad
+    >>> from gradmgr.compat.autograd.extend import VJPNode, primitive, register_notrace
+    >>> floor = primitive(numpy.floor)
+    >>> register_notrace(VJPNode, floor)
+    >>> grad(lambda x: x * floor(x))(2.5)
+    np.float64(2.0)
+
+    Raises:
+        TypeError: `trace_type` is another class, or `primitive_fun` was not made by `primitive`.
+    """
+    if trace_type not in (VJPNode, JVPNode):
+        raise TypeError(f"register_notrace: the first argument is VJPNode or JVPNode; found {trace_type!r}")
+    known = _checked(primitive_fun, "register_notrace")
+    known.untraced |= {trace_type}
 
 
 def defvjp_argnums(fun: Any, vjpmaker: VjpMaker) -> None:

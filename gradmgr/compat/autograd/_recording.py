@@ -14,6 +14,7 @@ import numpy as np
 
 import gradmgr.numpy as gnp
 from gradmgr import errors
+from gradmgr._arrays import libraries
 from gradmgr._engine.containers import leaves_of, rebuilt
 from gradmgr._engine.context import current, recorders
 from gradmgr._engine.mutation import as_type
@@ -128,7 +129,7 @@ class Recording:
 
 def _as_cotangent(u: Any, y: Tensor) -> Any:
     if not isinstance(u, Tensor):
-        u = np.asarray(u)
+        u = u if libraries.is_array(u) else np.asarray(u)
         if u.shape != y.shape:
             u = np.broadcast_to(u, y.shape)
     return conjugate(u)

@@ -9,8 +9,9 @@ import numpy as np
 
 import gradmgr.numpy as gnp
 from gradmgr import errors
+from gradmgr._arrays import libraries
 from gradmgr._engine.containers import leaves_of, rebuilt
-from gradmgr._engine.tensor import Tensor, raw
+from gradmgr._engine.tensor import raw
 
 Example = Any  # of values, a container of arrays and numbers
 
@@ -108,8 +109,10 @@ class VSpace:
 
 
 def _as_array(leaf: Any) -> Any:
-    value = np.asarray(raw(leaf)) if isinstance(leaf, (Tensor, np.ndarray, np.generic, float, complex)) else None
-    if value is None or value.dtype.kind not in "iufcV":
+    value = raw(leaf)
+    if isinstance(value, (float, complex)):
+        value = np.asarray(value)
+    if not libraries.is_array(value) or value.dtype.kind not in "iufcV":
         raise errors.DtypeError(
             f"can't find a vector space for {leaf!r} of type {type(leaf).__name__}; it is for floating and complex "
             "arrays and numbers, and containers of them"

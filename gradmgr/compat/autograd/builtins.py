@@ -8,7 +8,10 @@ from typing import Any
 
 from gradmgr.compat.autograd.tracer import getval
 
-__all__ = ["dict", "isinstance", "list", "tuple", "type"]
+__all__ = ["DictBox", "SequenceBox", "dict", "isinstance", "list", "tuple", "type"]
+
+DictBox = builtins.dict  # a container of traced values is Python's
+SequenceBox: Any = builtins.list | builtins.tuple
 
 
 def isinstance(x: Any, classes: Any) -> bool:

@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from gradmgr.compat.autograd._deprecated import primitive, primitive_jvps, primitive_vjps
 from gradmgr.compat.autograd._primitive import (
+    JVPNode,
+    SparseObject,
+    VJPNode,
     def_linear,
     defjvp,
     defjvp_argnum,
@@ -13,7 +17,6 @@ from gradmgr.compat.autograd._primitive import (
     defvjp,
     defvjp_argnum,
     defvjp_argnums,
-    primitive,
 )
 from gradmgr.compat.autograd._recording import Recording, value_and_tangent
 from gradmgr.compat.autograd._vspace import VSpace, vspace
@@ -21,6 +24,9 @@ from gradmgr.compat.autograd.tracer import Box, getval, isbox
 
 __all__ = [
     "Box",
+    "JVPNode",
+    "SparseObject",
+    "VJPNode",
     "VSpace",
     "def_linear",
     "defjvp",
@@ -34,8 +40,13 @@ __all__ = [
     "make_jvp",
     "make_vjp",
     "primitive",
+    "primitive_jvps",
+    "primitive_vjps",
+    "primitive_with_deprecation_warnings",
     "vspace",
 ]
+
+primitive_with_deprecation_warnings = primitive
 
 
 def make_vjp(fun: Callable[..., Any], x: Any) -> tuple[Callable[[Any], Any], Any]:

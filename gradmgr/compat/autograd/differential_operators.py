@@ -12,7 +12,9 @@ import numpy as np
 
 import gradmgr.numpy as gnp
 from gradmgr import errors
+from gradmgr._arrays import libraries
 from gradmgr._engine.containers import leaves_of
+from gradmgr._engine.tensor import raw
 from gradmgr._transforms import checkpoint as _checkpoints
 from gradmgr.compat.autograd import core
 from gradmgr.compat.autograd._recording import Recording, value_and_tangent
@@ -64,7 +66,8 @@ def _of_real_scalar(name: str, fun: Function, x: Any) -> tuple[Any, Any]:
 
 
 def _array(value: Any) -> Any:
-    return value._array if isinstance(value, core.Box) else np.asarray(value)
+    value = raw(value)
+    return value if libraries.is_array(value) else np.asarray(value)
 
 
 @unary_to_nary

@@ -1,6 +1,9 @@
 """autograd.extend: operations with derivatives of the program's own, and vector spaces."""
 
 from gradmgr.compat.autograd._primitive import (
+    JVPNode,
+    SparseObject,
+    VJPNode,
     def_linear,
     defjvp,
     defjvp_argnum,
@@ -10,12 +13,16 @@ from gradmgr.compat.autograd._primitive import (
     defvjp_argnums,
     notrace_primitive,
     primitive,
+    register_notrace,
 )
 from gradmgr.compat.autograd._vspace import VSpace, vspace
 from gradmgr.compat.autograd.tracer import Box
 
 __all__ = [
     "Box",
+    "JVPNode",
+    "SparseObject",
+    "VJPNode",
     "VSpace",
     "def_linear",
     "defjvp",
@@ -26,5 +33,6 @@ __all__ = [
     "defvjp_argnums",
     "notrace_primitive",
     "primitive",
+    "register_notrace",
     "vspace",
 ]

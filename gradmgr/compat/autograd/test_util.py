@@ -34,7 +34,7 @@ def check_equivalent(x: Any, y: Any) -> None:
     """Raise unless two values have the same form, shapes and dtypes and agree along a random direction.
 
     Raises:
-        errors.GradcheckError: they differ.
+        errors.GradcheckError: they differ; it is an AssertionError, too.
     """
     if vspace(x) != vspace(y):
         raise errors.GradcheckError(f"the values are of different spaces: {vspace(x)} and {vspace(y)}")
@@ -50,16 +50,23 @@ def check_vjp(f: Callable[..., Any], x: Any) -> None:
     v, u = at.randn(), values.randn()
     gradient = at.covector(vjp(values.covector(u)))
     if vspace(gradient) != at:
-        raise errors.GradcheckError(f"the vjp of {_name(f)} is of another space than its argument: {vspace(gradient)}")
+        raise errors.GradcheckError(
+            f"the derivative (VJP) check of {_name(f)} failed: the gradient is of another space, {vspace(gradient)}"
+        )
     exact, numeric = at.inner_prod(v, gradient), values.inner_prod(u, _quotient(f, x, v))
     if not scalar_close(numeric, exact):
-        raise errors.GradcheckError(f"the vjp of {_name(f)} at {x} gives {exact}, difference quotients {numeric}")
+        raise errors.GradcheckError(
+            f"the derivative (VJP) check of {_name(f)} failed at {x}: it is {exact}, by difference quotients {numeric}"
+        )
 
 
 def check_jvp(f: Callable[..., Any], x: Any) -> None:
     """Compare the jvp of a function at a point with the difference quotient; raise where they differ."""
     v = vspace(x).randn()
-    check_equivalent(make_jvp(f, x)(v)[1], _quotient(f, x, v))
+    try:
+        check_equivalent(make_jvp(f, x)(v)[1], _quotient(f, x, v))
+    except errors.GradcheckError as error:
+        raise errors.GradcheckError(f"the derivative (JVP) check of {_name(f)} failed at {x}: {error}") from None
 
 
 def _name(f: Any) -> str:
@@ -81,7 +88,7 @@ def check_grads(f: Callable[..., Any], x: Any, modes: Sequence[str] = ("fwd", "r
     >>> check_grads(np.tanh, modes=["rev"])(0.5)
 
     Raises:
-        errors.GradcheckError: they differ.
+        errors.GradcheckError: they differ; it is an AssertionError, too.
         ValueError: an unknown mode.
     """
     if not set(modes) <= {"fwd", "rev"}:
@@ -89,12 +96,20 @@ def check_grads(f: Callable[..., Any], x: Any, modes: Sequence[str] = ("fwd", "r
     if "fwd" in modes:
         check_jvp(f, x)
         if order > 1:
-            check_grads(lambda x, v: make_jvp(f, x)(v)[1], (0, 1), modes, order=order - 1)(x, vspace(x).randn())
+            _check_derivative("jvp", f, lambda x, v: make_jvp(f, x)(v)[1], x, vspace(x).randn(), modes, order)
     if "rev" in modes:
         check_vjp(f, x)
         if order > 1:
             v = vspace(f(x)).randn()
-            check_grads(lambda x, v: make_vjp(f, x)[0](v), (0, 1), modes, order=order - 1)(x, v)
+            _check_derivative("vjp", f, lambda x, v: make_vjp(f, x)[0](v), x, v, modes, order)
+
+
+def _check_derivative(
+    kind: str, f: Any, derivative: Callable[..., Any], x: Any, v: Any, modes: Sequence[str], order: int
+) -> None:
+    """Check the derivative of f along v, by its argument and v, in one order less."""
+    derivative.__name__ = f"{kind}_{_name(f)}"
+    check_grads(derivative, (0, 1), modes, order=order - 1)(x, v)
 
 
 def combo_check(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Callable[..., None]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NoReturn
 
 from gradmgr._engine.tensor import Tensor
-from gradmgr.compat.autograd._primitive import notrace_primitive, primitive
+from gradmgr.compat.autograd._primitive import notrace_primitive, primitive, register_notrace
 
-__all__ = ["Box", "getval", "isbox", "notrace_primitive", "primitive"]
+__all__ = ["Box", "Node", "getval", "isbox", "new_box", "notrace_primitive", "primitive", "register_notrace", "trace"]
 
 Box = Tensor
 
@@ -31,3 +32,29 @@ def getval(x: Any) -> Any:
     np.float64(3.0)
     """
     return x._array[()] if isinstance(x, Tensor) else x
+
+
+class Node:
+    """The base of autograd's node classes, which cannot be derived from here."""
+
+    def __init_subclass__(cls) -> NoReturn:
+        raise NotImplementedError(
+            f"class {cls.__name__}(Node): gradmgr's history is no graph of autograd's nodes; gradmgr.graph shows it, "
+            "and gradmgr.profiler and saved-tensor hooks see each operation"
+        )
+
+
+def trace(start_node: Any, fun: Callable[..., Any], x: Any) -> NoReturn:
+    """Raise: a function is not run with node classes of the program's own."""
+    raise NotImplementedError(
+        "trace(start_node, fun, x): gradmgr records no nodes of a class of yours; use make_vjp or make_jvp, "
+        "gradmgr.graph for a picture of the history, gradmgr.compile to run a function's NumPy calls again"
+    )
+
+
+def new_box(value: Any, trace: Any, node: Any) -> NoReturn:
+    """Raise: traced values are made by differentiating only."""
+    raise NotImplementedError(
+        "new_box(value, trace, node): a traced value is a gradmgr.Tensor, which grad, make_vjp and their kin make; "
+        "write the operation with primitive(f) and defvjp"
+    )

@@ -46,7 +46,11 @@ def unary_to_nary(unary_operator: Callable[..., Any]) -> Callable[..., Any]:
             unary_f.__name__ = getattr(fun, "__name__", "fun")
             return unary_operator(unary_f, x, *op_args, **op_kwargs)
 
-        nary_f.__name__ = f"{name}_of_{getattr(fun, '__name__', 'fun')}_wrt_argnum_{argnum}"
+        of = getattr(fun, "__name__", "fun")
+        nary_f.__name__ = f"{name}_of_{of}_wrt_argnum_{argnum}"
+        nary_f.__doc__ = (
+            f"    {name} of function {of} with respect to argument {argnum}, as a function of its arguments.\n"
+        )
         return nary_f
 
     return nary_operator

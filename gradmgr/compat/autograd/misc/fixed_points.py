@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from gradmgr.compat.autograd.core import defvjp, make_vjp, primitive, vspace
+from gradmgr.compat.autograd.core import make_vjp, vspace
+from gradmgr.compat.autograd.extend import defvjp, primitive
 
 __all__ = ["fixed_point"]
 

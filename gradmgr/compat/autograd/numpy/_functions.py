@@ -12,7 +12,7 @@ import numpy
 import gradmgr.numpy as gnp
 from gradmgr._engine.containers import leaves_of
 from gradmgr._engine.tensor import Tensor
-from gradmgr.compat.autograd._primitive import notrace_primitive
+from gradmgr.compat.autograd._primitive import notrace_primitive, untraced
 
 # Functions that take values, which may be traced, and give Tensors in gradmgr.numpy.
 _OF_VALUES = frozenset(
@@ -60,12 +60,33 @@ class _Joined:
         return (self._traced if holds_traced(index) else self._plain)[index]
 
 
+class _OfPlainValues(type):
+    """The class of integer types that also take traced values, of which they make constants, as `int64(x)`."""
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        return cls.__base__(*untraced(list(args)), **kwargs)  # type: ignore[misc]  # NumPy's type
+
+    def __instancecheck__(cls, instance: Any) -> bool:
+        return isinstance(instance, cls.__base__)  # type: ignore[arg-type]  # as above
+
+    def __subclasscheck__(cls, subclass: type) -> bool:
+        return issubclass(subclass, cls.__base__)  # type: ignore[arg-type]  # as above
+
+
+_INTEGERS = {
+    of_numpy: _OfPlainValues(of_numpy.__name__, (of_numpy,), {"__doc__": of_numpy.__doc__})
+    for of_numpy in (numpy.dtype(code).type for code in "bhilqBHILQ")
+}
+
+
 def exported(name: str) -> Any:
     """Return what stands under a name of NumPy's here."""
     if name in _OF_VALUES:
         return _of_values(name)
     if name in _OF_SHAPES:
         return notrace_primitive(getattr(numpy, name))
+    if isinstance(getattr(numpy, name), type) and getattr(numpy, name) in _INTEGERS:
+        return _INTEGERS[getattr(numpy, name)]
     if name in ("r_", "c_"):
         return _Joined(name)
     if name == "where":

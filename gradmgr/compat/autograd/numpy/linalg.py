@@ -32,4 +32,8 @@ def eigh(a: Any, UPLO: Any = "L") -> Any:  # noqa: N803  # NumPy's name
     return _linalg.eigh(_mirrored(a, UPLO) if isbox(a) else a, UPLO)
 
 
+T = _linalg.matrix_transpose  # this and the next one: names that autograd's own rules use
+_dot = gnp.matmul
+
+
 __all__ = [*_linalg.__all__]

@@ -1,0 +1,59 @@
+"""autograd.util: tuples with some elements replaced, and a check of gradients that autograd has deprecated."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from gradmgr.compat.autograd.test_util import check_grads
+
+__all__ = ["func", "quick_grad_check", "subval", "subvals"]
+
+
+def subvals(x: Iterable[Any], ivs: Iterable[tuple[int, Any]]) -> tuple[Any, ...]:
+    """Return a tuple of the elements of `x`, but for those in `ivs`, pairs of a position and a value.
+
+    >>> from gradmgr.compat.autograd.util import subvals
+    >>> subvals((1, 2, 3), [(0, "a"), (2, "c")])
+    ('a', 2, 'c')
+    """
+    values = list(x)
+    for position, value in ivs:
+        values[position] = value
+    return tuple(values)
+
+
+def subval(x: Iterable[Any], i: int, v: Any) -> tuple[Any, ...]:
+    """Return a tuple of the elements of `x`, but for number `i`, which is `v`."""
+    return subvals(x, [(i, v)])
+
+
+def func(f: Any) -> Any:
+    """Return what it is given: a function, also one taken from a class."""
+    return f
+
+
+def quick_grad_check(
+    fun: Callable[..., Any],
+    arg0: Any,
+    extra_args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    **ignored: Any,
+) -> None:
+    """Compare the gradient by the first argument with difference quotients; `test_util.check_grads` does more.
+
+    Args:
+        fun: the function.
+        arg0: its first argument.
+        extra_args: its others.
+        kwargs: its keywords.
+        ignored: the tolerances and settings of autograd's function, which have no effect there either.
+
+    Raises:
+        errors.GradcheckError: they differ; it is an AssertionError, too.
+    """
+    warnings.warn(
+        "quick_grad_check is deprecated; write autograd.test_util.check_grads", DeprecationWarning, stacklevel=2
+    )
+    check_grads(lambda x: fun(x, *extra_args, **(kwargs or {})), modes=["rev"], order=1)(arg0)
