@@ -38,6 +38,7 @@ nb_execution_mode = "force"
 nb_execution_excludepatterns = ["reference/*", "gallery/*"]
 nb_execution_raise_on_error = True
 nb_execution_timeout = 120
+nb_execution_in_temp = True
 nb_merge_streams = True
 
 # The reference. Docstrings are of Google's style; what stands in single backquotes is code.
