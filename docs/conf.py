@@ -1,11 +1,14 @@
 """Settings of the documentation's site: `python -m sphinx -W docs build/site`, after `pip install -e ".[docs]"`."""
 
+import os
 import sys
 import tomllib
 from pathlib import Path
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE / "_extensions"))
+# Tutorials start programs of this environment, whether or not it is activated: python, mpiexec.
+os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
 
 _project = tomllib.loads((HERE.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
