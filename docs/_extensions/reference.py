@@ -8,6 +8,7 @@ build, and only where they changed.
 from __future__ import annotations
 
 import ast
+import builtins
 import inspect
 import re
 from collections.abc import Iterable, Iterator
@@ -17,6 +18,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
+from docutils import nodes
+from sphinx import addnodes
 from sphinx.application import Sphinx
 from sphinx.util.typing import ExtensionMetadata
 
@@ -55,6 +58,8 @@ MODULES = (
     *("gradmgr.compat.autograd", "gradmgr.compat.autograd.extend", "gradmgr.compat.autograd.differential_operators"),
     *("gradmgr.compat.autograd.misc.flatten", "gradmgr.compat.autograd.misc.fixed_points"),
     *("gradmgr.compat.autograd.misc.optimizers", "gradmgr.compat.autograd.test_util"),
+    *("gradmgr.compat.autograd.builtins", "gradmgr.compat.autograd.core", "gradmgr.compat.autograd.tracer"),
+    "gradmgr.compat.autograd.wrap_util",
 )
 WITHOUT_ALL = {"gradmgr.serialization": ("save", "load")}
 MANAGERS = ("GradManager", "GradManagerGroup", "AttachSpec", "BackwardRun", "get_backwarding_grad_manager")
@@ -375,9 +380,17 @@ def _docstring(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines:
         lines += _status(name)
 
 
+def _unlink_builtins(app: Sphinx, doctree: nodes.document) -> None:
+    """Take the links from Python's own types: "bool" in a signature is not `gradmgr.numpy.bool`."""
+    for link in list(doctree.findall(addnodes.pending_xref)):
+        if link.get("refdomain") == "py" and hasattr(builtins, link["reftarget"]):
+            link.replace_self(nodes.Text(link["reftarget"]))
+
+
 def setup(app: Sphinx) -> ExtensionMetadata:
     """Write the pages when the build begins; give autodoc the stubs' signatures and readable docstrings."""
     app.connect("builder-inited", lambda app: write_pages())
     app.connect("autodoc-process-docstring", _docstring, priority=400)  # before napoleon
     app.connect("autodoc-process-signature", _signature_of)
+    app.connect("doctree-read", _unlink_builtins)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -9,7 +9,8 @@ from sphinx.util.typing import ExtensionMetadata
 ROOT = Path(__file__).parents[2]
 SOURCE = "https://github.com/gradmgr/gradmgr/blob/main/"
 FOLDER = "https://github.com/gradmgr/gradmgr/tree/main/"
-LINK = re.compile(r"(?<=\]\()(?!https?:|#|/)([^)\s#]+)(#[^)\s]*)?(?=\))")
+# A link, but to a picture: Sphinx copies these itself.
+LINK = re.compile(r"(?<=\]\()(?!https?:|#|/)([^)\s#]+)(?<!\.png)(?<!\.svg)(#[^)\s]*)?(?=\))")
 CODE = re.compile(r"(^```.*?^```|`[^`\n]*`)", flags=re.DOTALL | re.MULTILINE)
 
 # Texts of the repository that are pages here.
