@@ -229,9 +229,13 @@ def _entry(name: str) -> list[str]:
         return [f".. autofunction:: {name}", ""]
     if issubclass(value, BaseException):
         return [f".. autoexception:: {name}", "   :show-inheritance:", ""]
-    options = ["   :members:", "   :show-inheritance:"]
-    if value.__bases__ == (object,):
-        options.pop()
+    options = ["   :members:"]
+    private = [base for base in value.__bases__ if base.__name__.startswith("_")]
+    if private:  # what it has from there is its own, to a reader
+        public = [each.__name__ for each in value.__mro__[1:] if not each.__name__.startswith("_")]
+        options.append(f"   :inherited-members: {', '.join(public)}")
+    elif value.__bases__ != (object,):
+        options.append("   :show-inheritance:")
     return [f".. autoclass:: {name}", *options, ""]
 
 

@@ -25,6 +25,8 @@ SPARSE = (ROOT / "docs" / "sparse.md").read_text(encoding="utf-8")
 COMPILE = (ROOT / "docs" / "compile.md").read_text(encoding="utf-8")
 DISTRIBUTIONS = (ROOT / "docs" / "distributions.md").read_text(encoding="utf-8")
 FROM_AUTOGRAD = (ROOT / "docs" / "from_autograd.md").read_text(encoding="utf-8")
+START = (ROOT / "docs" / "start.md").read_text(encoding="utf-8")
+TENSOR = (ROOT / "docs" / "tensor.md").read_text(encoding="utf-8")
 
 
 def blocks(language, text=TEXT):
@@ -35,7 +37,7 @@ def commands():
     return [line for block in blocks("sh") for line in block.splitlines()]
 
 
-PAGES = (TEXT, TRAINING, COMPILE, SPARSE, DISTRIBUTIONS, FROM_AUTOGRAD)
+PAGES = (TEXT, TRAINING, COMPILE, SPARSE, DISTRIBUTIONS, FROM_AUTOGRAD, START, TENSOR)
 PROGRAMS = [block for page in PAGES for block in blocks("python", page)]
 
 

@@ -1,0 +1,76 @@
+"""The documentation's site: its pages are in its table of contents, its programs run, and nothing in it is broken."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tomllib
+
+import pytest
+from helpers import ROOT
+
+DOCS = ROOT / "docs"
+MADE_AT_BUILD = ("gallery", "generated")  # written by docs/_extensions
+PAGES = sorted(path for path in DOCS.rglob("*.md") if path.parent.name not in MADE_AT_BUILD)
+CELL = re.compile(r"^```\{code-cell\} ipython3\n(.*?)^```", flags=re.DOTALL | re.MULTILINE)
+LISTED = re.compile(r"^```\{toctree\}\n(.*?)^```", flags=re.DOTALL | re.MULTILINE)
+
+
+def listed(page):
+    """Return the pages of the tables of contents of a page, as files without a suffix."""
+    lines = [line for table in LISTED.findall(page.read_text(encoding="utf-8")) for line in table.splitlines()]
+    names = [re.sub(r".*<(.*)>", r"\1", line.strip()) for line in lines if line.strip() and line[0] != ":"]
+    return [(page.parent / name).resolve() for name in names]
+
+
+def test_every_page_is_in_one_table_of_contents():
+    found = [name for page in PAGES for name in listed(page)]
+    written = [page.with_suffix("") for page in PAGES if page.name != "index.md" or page.parent != DOCS]
+    assert sorted(name for name in found if name.parent.name not in MADE_AT_BUILD) == sorted(written)
+
+
+@pytest.mark.parametrize("page", sorted((DOCS / "tutorials").glob("*.md")), ids=lambda page: page.stem)
+def test_a_tutorial_is_executed_or_says_why_not(page):
+    text = page.read_text(encoding="utf-8")
+    if page.stem != "index":
+        assert CELL.search(text) or "This page was not executed" in text
+        for cell in CELL.findall(text):
+            if not cell.startswith("%%"):
+                compile(cell, page.name, "exec")
+
+
+def test_the_extra_has_every_extension():
+    """What conf.py names is installed by the extra, or part of Sphinx, or lies beside it."""
+    extensions = re.search(
+        r"^extensions = \[\n(.*?)^\]", (DOCS / "conf.py").read_text(), flags=re.DOTALL | re.MULTILINE
+    )
+    extra = re.search(r"^docs = \[\n(.*?)^\]", (ROOT / "pyproject.toml").read_text(), flags=re.DOTALL | re.MULTILINE)
+    for name in re.findall(r'"([^"]+)"', extensions[1]):
+        ours = (DOCS / "_extensions" / f"{name}.py").exists()
+        package = name.replace("_", "-").replace(".", "-")
+        assert ours or name.startswith("sphinx.ext.") or package in extra, name
+
+
+@pytest.mark.slow
+def test_the_site_is_built_without_a_warning_and_nothing_in_it_is_broken(tmp_path):
+    """Without executing the tutorials, which `nox -s docs` does."""
+    pytest.importorskip("sphinx", reason="the site is built by Sphinx: pip install 'gradmgr[docs]'")
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    build = [
+        "sphinx",
+        "-q",
+        "-W",
+        "-D",
+        "nb_execution_mode=off",
+        "-d",
+        str(tmp_path / "cache"),
+        str(DOCS),
+        str(tmp_path),
+    ]
+    for command in ["-m", *build], [str(DOCS / "check_site.py"), str(tmp_path)]:
+        done = subprocess.run(  # noqa: S603  # our own files
+            [sys.executable, *command], env=environment, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
