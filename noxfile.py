@@ -143,6 +143,7 @@ def docs(session: nox.Session) -> None:
     session.install("-e", ".[docs]")
     session.run("python", "-m", "sphinx", "-W", "--keep-going", "-j", "auto", "docs", "build/site", *session.posargs)
     session.run("python", "docs/check_site.py", "build/site")
+    session.run("python", "-m", "doctest", *map(str, sorted((ROOT / "docs" / "_extensions").glob("*.py"))))
 
 
 @nox.session(default=False)

@@ -36,6 +36,9 @@ myst_enable_extensions = ["attrs_inline", "colon_fence", "dollarmath"]
 myst_heading_anchors = 4
 myst_fence_as_directive = ["mermaid"]
 
+mermaid_fullscreen = False
+mermaid_height = "auto"
+
 # Tutorials are executed at each build, or never: `-D nb_execution_mode=off` makes the site without their results.
 nb_execution_mode = "force"
 nb_execution_excludepatterns = ["reference/*", "gallery/*"]

@@ -9,6 +9,7 @@ import sys
 import tomllib
 
 import pytest
+import test_readme
 from helpers import ROOT
 
 DOCS = ROOT / "docs"
@@ -41,6 +42,31 @@ def test_a_tutorial_is_executed_or_says_why_not(page):
                 compile(cell, page.name, "exec")
 
 
+# Parts of programs, whose whole stands on the same page; and what needs a GPU, as the page says.
+NOT_RUN = ("how_it_works", "data_parallel", "cupy")
+PROGRAM = re.compile(r"^```python\n(.*?)^```", flags=re.DOTALL | re.MULTILINE)
+RUN_ELSEWHERE = {PROGRAM.search(text)[1] for text in test_readme.PAGES}
+FREE = [page for page in PAGES if page.stem not in NOT_RUN and PROGRAM.search(page.read_text(encoding="utf-8"))]
+
+
+@pytest.mark.parametrize("page", FREE, ids=lambda page: page.stem)
+def test_the_programs_of_a_page_run(page, tmp_path):
+    """Those of most pages run in test_readme, which compares what they print, too."""
+    programs = PROGRAM.findall(page.read_text(encoding="utf-8"))
+    if programs[0] in RUN_ELSEWHERE:
+        return
+    for program in programs:
+        done = subprocess.run(  # noqa: S603  # the page's own programs
+            [sys.executable, "-W", "error", "-c", program],
+            cwd=tmp_path,
+            env=os.environ | {"PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+
+
 def test_the_extra_has_every_extension():
     """What conf.py names is installed by the extra, or part of Sphinx, or lies beside it."""
     settings = (DOCS / "conf.py").read_text(encoding="utf-8")
@@ -56,18 +82,10 @@ def test_the_site_is_built_without_a_warning_and_nothing_in_it_is_broken(tmp_pat
     """Without executing the tutorials, which `nox -s docs` does."""
     pytest.importorskip("sphinx", reason="the site is built by Sphinx: pip install 'gradmgr[docs]'")
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    build = [
-        "sphinx",
-        "-q",
-        "-W",
-        "-D",
-        "nb_execution_mode=off",
-        "-d",
-        str(tmp_path / "cache"),
-        str(DOCS),
-        str(tmp_path),
-    ]
-    for command in ["-m", *build], [str(DOCS / "check_site.py"), str(tmp_path)]:
+    site = str(tmp_path / "site")
+    options = ["-q", "-W", "-D", "nb_execution_mode=off", "-d", str(tmp_path / "read")]
+    build = ["-m", "sphinx", *options, str(DOCS), site]
+    for command in build, [str(DOCS / "check_site.py"), site]:
         done = subprocess.run(  # noqa: S603  # our own files
             [sys.executable, *command], env=environment, capture_output=True, text=True, check=False
         )
