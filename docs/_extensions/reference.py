@@ -230,6 +230,8 @@ def _entry(name: str) -> list[str]:
     if issubclass(value, BaseException):
         return [f".. autoexception:: {name}", "   :show-inheritance:", ""]
     options = ["   :members:"]
+    if name != "gradmgr.nn.Module":  # what every layer shows of itself
+        options.append("   :exclude-members: extra_repr")
     private = [base for base in value.__bases__ if base.__name__.startswith("_")]
     if private:  # what it has from there is its own, to a reader
         public = [each.__name__ for each in value.__mro__[1:] if not each.__name__.startswith("_")]
