@@ -23,7 +23,9 @@ def listed(page):
     """Return the pages of the tables of contents of a page, as files without a suffix."""
     lines = [line for table in LISTED.findall(page.read_text(encoding="utf-8")) for line in table.splitlines()]
     names = [re.sub(r".*<(.*)>", r"\1", line.strip()) for line in lines if line.strip() and line[0] != ":"]
-    return [(page.parent / name).resolve() for name in names]
+    files = [page.parent / f"{name}.md" for name in names]
+    found = [match for file in files for match in (sorted(file.parent.glob(file.name)) if "*" in file.name else [file])]
+    return [file.resolve().with_suffix("") for file in found]
 
 
 def test_every_page_is_in_one_table_of_contents():
