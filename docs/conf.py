@@ -5,6 +5,8 @@ import sys
 import tomllib
 from pathlib import Path
 
+import gradmgr
+
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE / "_extensions"))
 # Tutorials start programs of this environment, whether or not it is activated: python, mpiexec.
@@ -15,7 +17,7 @@ _project = tomllib.loads((HERE.parent / "pyproject.toml").read_text(encoding="ut
 project = "gradmgr"
 author = "The gradmgr developers"
 project_copyright = author
-version = release = _project["version"]
+version = release = gradmgr.__version__
 
 extensions = [
     "myst_nb",

@@ -11,7 +11,7 @@ from pathlib import Path
 from PIL import Image
 
 ROOT = Path(__file__).parents[1]
-PICTURES = ROOT / "docs" / "gallery" / "pictures"
+PICTURES = ROOT / "docs" / "pictures"
 COLOURS = 128  # of a picture's palette: enough for Matplotlib's drawings, and a third of the bytes
 
 

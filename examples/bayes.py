@@ -12,7 +12,7 @@ import numpy
 from matplotlib.figure import Figure
 from sklearn.datasets import load_diabetes
 from sklearn.model_selection import train_test_split
-from tqdm import tqdm
+from tqdm.auto import tqdm
 
 import gradmgr.numpy as np
 from gradmgr import GradManager, errors, functional, optim, tensor

@@ -6,7 +6,7 @@ from pathlib import Path
 from time import perf_counter
 
 import numpy
-from tqdm import tqdm
+from tqdm.auto import tqdm
 
 from gradmgr import GradManager, compile, errors, nn, no_grad, optim, tensor  # noqa: A004  # torch's name
 

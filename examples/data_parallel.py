@@ -13,11 +13,16 @@ import numpy
 from numpy.random import default_rng
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
-from tqdm import tqdm
+from tqdm.auto import tqdm
 
 import gradmgr.numpy as np
 from gradmgr import GradManager, distributed, errors, nn, optim, tensor
 from gradmgr.nn import functional as F
+
+try:
+    from tensorboardX import SummaryWriter
+except ImportError:
+    SummaryWriter = None
 
 
 def train(model, images, labels, epochs, batch, seed, device):
@@ -40,6 +45,14 @@ def train(model, images, labels, epochs, batch, seed, device):
     return losses
 
 
+def write_log(folder, losses, accuracy):
+    """Write what TensorBoard shows: `tensorboard --logdir FOLDER`."""
+    with SummaryWriter(folder) as log:
+        for step, loss in enumerate(losses):
+            log.add_scalar("loss", loss, step)
+        log.add_scalar("accuracy", accuracy, len(losses))
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(
         description=__doc__.partition("\n")[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter
@@ -49,9 +62,12 @@ if __name__ == "__main__":
     parser.add_argument("--seed", type=int, default=0, help="decides the split, the first weights and the order")
     parser.add_argument("--device", default="cpu", help="cpu, or cuda: one GPU for each rank")
     parser.add_argument("--losses", help="where to save the losses, as text")
+    parser.add_argument("--log", help="a folder for TensorBoard's scalars; needs the package tensorboardX")
     args = parser.parse_args()
     if min(args.epochs, args.batch) < 1 or args.seed < 0 or (args.losses and not Path(args.losses).parent.is_dir()):
         parser.error("--epochs and --batch must be at least 1, --seed at least 0, --losses in a folder that exists")
+    if args.log and SummaryWriter is None:
+        parser.error("--log needs tensorboardX: pip install tensorboardX")
     try:
         tensor(0.0, device=args.device)
     except (ValueError, errors.DeviceError) as error:
@@ -72,3 +88,5 @@ if __name__ == "__main__":
         print(f"ranks {distributed.size()}: loss {loss:.4f}, accuracy {accuracy:.1%}")
         if args.losses:
             numpy.savetxt(args.losses, losses, fmt="%.17g")
+        if args.log:
+            write_log(args.log, losses, accuracy)

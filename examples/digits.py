@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 from numpy.random import default_rng
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
-from tqdm import tqdm
+from tqdm.auto import tqdm
 
 import gradmgr.numpy as np
 from gradmgr import GradManager, errors, special, tensor

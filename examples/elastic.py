@@ -18,7 +18,7 @@ from pathlib import Path
 from numpy.random import default_rng
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
-from tqdm import tqdm
+from tqdm.auto import tqdm
 
 import gradmgr
 import gradmgr.numpy as np
@@ -29,7 +29,7 @@ from gradmgr.nn import functional as F
 def supervise(ranks, arguments):
     """Run this file with so many ranks, and after each failure with one fewer."""
     beside = shutil.which("mpiexec", path=str(Path(sys.executable).parent))
-    launcher = beside or shutil.which("mpiexec") or sys.exit("there is no mpiexec: pip install 'gradmgr[mpich]'")
+    launcher = beside or shutil.which("mpiexec") or sys.exit(f"there is no mpiexec; {errors.how_to_install('mpich')}")
     while ranks:
         command = [launcher, "-n", str(ranks), sys.executable, __file__, *arguments]
         done = subprocess.run(command)  # noqa: S603 (this file itself, with the arguments it was given)

@@ -13,7 +13,7 @@ import numpy
 from matplotlib.figure import Figure
 from numpy.random import default_rng
 from sklearn.datasets import load_digits
-from tqdm import tqdm
+from tqdm.auto import tqdm
 
 import gradmgr.numpy as np
 from gradmgr import GradManager, errors, nn, no_grad, optim, tensor

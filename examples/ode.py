@@ -11,7 +11,7 @@ from time import perf_counter
 
 import numpy
 from matplotlib.figure import Figure
-from tqdm import tqdm
+from tqdm.auto import tqdm
 
 import gradmgr
 import gradmgr.numpy as np

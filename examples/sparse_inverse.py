@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from numpy.random import default_rng
 from scipy.optimize import minimize
 from scipy.sparse import kron
-from tqdm import tqdm
+from tqdm.auto import tqdm
 
 import gradmgr.numpy as np
 from gradmgr import errors, functional, sparse, tensor

@@ -40,7 +40,18 @@ from gradmgr.ops.create import asarray
 from gradmgr.vmap import vmap
 
 if TYPE_CHECKING:
-    from gradmgr import distributed, distributions, forward_ad, function, functional, nn, optim, profiler, serialization
+    from gradmgr import (
+        distributed,
+        distributions,
+        forward_ad,
+        function,
+        functional,
+        interop,
+        nn,
+        optim,
+        profiler,
+        serialization,
+    )
     from gradmgr._transforms.checkpoint import checkpoint, checkpoint_sequential
     from gradmgr._transforms.compiled import compile  # noqa: A004  # torch's name
     from gradmgr._transforms.gradcheck import gradcheck, gradgradcheck
@@ -84,6 +95,7 @@ __all__ = [
     "gradgradcheck",
     "graph",
     "inference_mode",
+    "interop",
     "is_grad_enabled",
     "is_inference_mode_enabled",
     "keep_freed_memory",
@@ -124,13 +136,16 @@ _DEFERRED = MappingProxyType(
         "functional": "functional",
         "gradcheck": "_transforms.gradcheck",
         "gradgradcheck": "_transforms.gradcheck",
+        "interop": "interop",
         "load": "serialization",
+        "load_ipython_extension": "_transforms.notebook",
         "nn": "nn",
         "once_differentiable": "function",
         "optim": "optim",
         "profiler": "profiler",
         "save": "serialization",
         "serialization": "serialization",
+        "unload_ipython_extension": "_transforms.notebook",
     }
 )
 

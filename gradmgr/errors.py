@@ -142,6 +142,19 @@ class MissingDependencyError(GradmgrError, ImportError):
     """An optional library that this function needs is not installed."""
 
 
+def how_to_install(*extras: str) -> str:
+    """Return in words how to install what one of the extras brings, for errors.
+
+    gradmgr itself is on no index of packages, so that pip finds its extras, and gradmgr-native, in a clone alone.
+
+    >>> from gradmgr import errors
+    >>> print(errors.how_to_install("mpich"))
+    in a clone of gradmgr: pip install -e ".[mpich]"
+    """
+    what = "./native" if extras == ("native",) else "-e " + " or ".join(f'".[{extra}]"' for extra in extras)
+    return f"in a clone of gradmgr: pip install {what}"
+
+
 # The classes of errors that wrong arguments cause.
 REJECTIONS = (TypeError, ValueError, IndexError, ZeroDivisionError, OverflowError)
 

@@ -18,6 +18,7 @@ from gradmgr._engine.backward_pass import context_of_pass, run_backward
 from gradmgr._engine.cleanup import complete
 from gradmgr._engine.collector import interrupts_here
 from gradmgr._engine.context import add_interceptor, close_recorders_of, enter_recorders, leave_recorders
+from gradmgr._engine.display import Text, html_table
 from gradmgr._engine.gradients import Inputs, clear, gradients_by_tensor, write
 from gradmgr._engine.history.spill import Budget, spill_of
 from gradmgr._engine.history.trace_log import TraceLog, Tracing, UseTracing, explain, summary
@@ -31,6 +32,9 @@ from gradmgr._engine.turns import turns
 
 # The manager whose backward runs in this context.
 _backwarding: ContextVar[Any] = ContextVar("gradmgr_backwarding", default=None)
+
+
+_SHOWN_TENSORS = 50  # in the table of a notebook
 
 
 class _Recording:
@@ -131,6 +135,18 @@ class GradManager(_Recording):
         return (
             f"GradManager({len(self.attached_tensors())} attached{', recording' if self._recording() else ''}{budget})"
         )
+
+    def _repr_html_(self) -> str:
+        """Return a table of the attached tensors, for notebooks."""
+        tensors = self.attached_tensors()
+        shown: list[tuple[Any, ...]] = []
+        for k, t in enumerate(tensors[:_SHOWN_TENSORS]):
+            spec = self._attachments.of(t)
+            name = k if spec is None or spec.name is None else spec.name
+            shown.append((name, t.shape, t.dtype, "None" if t.grad is None else "set"))
+        if len(tensors) > len(shown):
+            shown.append((f"and {len(tensors) - len(shown)} more", "", "", ""))
+        return html_table(repr(self), ("attached", "shape", "dtype", ".grad"), shown)
 
     # ------------------------------------------------------------ attaching
 
@@ -246,7 +262,7 @@ class GradManager(_Recording):
         (by line of your program too with GradManager(with_stack=True) or under detect_anomaly())
         """
         spill = None if self._tape is None else spill_of(self._tape)
-        return summary(self._tape) + ("" if spill is None else f"\n{spill.status()}")
+        return Text(summary(self._tape) + ("" if spill is None else f"\n{spill.status()}"))
 
     def explain(self, x: Tensor) -> str:
         """Return, in words, why `x.grad` is what it is: never attached, attached after use, overwritten, cut, ...
@@ -267,7 +283,7 @@ class GradManager(_Recording):
         spec = self._attachments.of(x)
         tape = self._tape
         trace_log = self._trace_log if tape is None or tape.trace_log is None else tape.trace_log
-        return explain(None if spec is None else spec.name, x, spec is not None, tape, trace_log)
+        return Text(explain(None if spec is None else spec.name, x, spec is not None, tape, trace_log))
 
     # ------------------------------------------------------------ recording
 

@@ -51,33 +51,61 @@ __all__ = [
     "zeta",
 ]
 beta: Function2
+"""Compute `scipy.special.beta` of Tensors or arrays, differentiably."""
 betaln: Function2
+"""Compute `scipy.special.betaln` of Tensors or arrays, differentiably."""
 digamma: Function1
+"""Compute `scipy.special.digamma` of Tensors or arrays, differentiably."""
 entr: Function1
+"""Compute `scipy.special.entr` of Tensors or arrays, differentiably."""
 erf: Function1
+"""Compute `scipy.special.erf` of Tensors or arrays, differentiably."""
 erfc: Function1
+"""Compute `scipy.special.erfc` of Tensors or arrays, differentiably."""
 erfcinv: Function1
+"""Compute `scipy.special.erfcinv` of Tensors or arrays, differentiably."""
 erfcx: Function1
+"""Compute `scipy.special.erfcx` of Tensors or arrays, differentiably."""
 erfinv: Function1
+"""Compute `scipy.special.erfinv` of Tensors or arrays, differentiably."""
 expit: Function1
+"""Compute `scipy.special.expit` of Tensors or arrays, differentiably."""
 expm1: Function1
+"""Return exp(x) - 1, exact near 0; float16 and short integers in SciPy's dtype: float64, since 1.18 float32."""
 exprel: Function1
+"""Compute `scipy.special.exprel` of Tensors or arrays, differentiably."""
 gamma: Function1
+"""Compute `scipy.special.gamma` of Tensors or arrays, differentiably."""
 gammainc: Function2
+"""Compute `scipy.special.gammainc` of Tensors or arrays, differentiably."""
 gammaincc: Function2
+"""Compute `scipy.special.gammaincc` of Tensors or arrays, differentiably."""
 gammaln: Function1
+"""Compute `scipy.special.gammaln` of Tensors or arrays, differentiably."""
 i0: Function1
+"""Compute `scipy.special.i0` of Tensors or arrays, differentiably."""
 i0e: Function1
+"""Compute `scipy.special.i0e` of Tensors or arrays, differentiably."""
 i1: Function1
+"""Compute `scipy.special.i1` of Tensors or arrays, differentiably."""
 i1e: Function1
+"""Compute `scipy.special.i1e` of Tensors or arrays, differentiably."""
 iv: Function2
+"""Return the Bessel function of order v as `scipy.special.iv`; v is a constant."""
 j0: Function1
+"""Compute `scipy.special.j0` of Tensors or arrays, differentiably."""
 j1: Function1
+"""Compute `scipy.special.j1` of Tensors or arrays, differentiably."""
 jv: Function2
+"""Return the Bessel function of order v as `scipy.special.jv`; v is a constant."""
 kl_div: Function2
+"""Compute `scipy.special.kl_div` of Tensors or arrays, differentiably."""
 log1p: Function1
+"""Return log(1 + x), exact near 0; float16 and short integers in SciPy's dtype: float64, since 1.18 float32."""
 log_expit: Function1
+"""Compute `scipy.special.log_expit` of Tensors or arrays, differentiably."""
 log_ndtr: Function1
+"""Compute `scipy.special.log_ndtr` of Tensors or arrays, differentiably."""
 
 @overload
 def log_softmax(x: Tensor, axis: Axis = None) -> Tensor: ...
@@ -85,7 +113,9 @@ def log_softmax(x: Tensor, axis: Axis = None) -> Tensor: ...
 def log_softmax(x: Any, axis: Axis = None) -> Any: ...
 
 loggamma: Function1
+"""Compute `scipy.special.loggamma` of Tensors or arrays, differentiably."""
 logit: Function1
+"""Compute `scipy.special.logit` of Tensors or arrays, differentiably."""
 
 @overload
 def logsumexp(
@@ -107,7 +137,9 @@ def multigammaln(a: Tensor, d: Any) -> Tensor: ...
 def multigammaln(a: Any, d: Any) -> Any: ...
 
 ndtr: Function1
+"""Compute `scipy.special.ndtr` of Tensors or arrays, differentiably."""
 ndtri: Function1
+"""Compute `scipy.special.ndtri` of Tensors or arrays, differentiably."""
 
 @overload
 def polygamma(n: Any, x: Tensor) -> Tensor: ...
@@ -115,7 +147,9 @@ def polygamma(n: Any, x: Tensor) -> Tensor: ...
 def polygamma(n: Any, x: Any) -> Any: ...
 
 psi: Function1
+"""Compute `scipy.special.digamma` of Tensors or arrays, differentiably."""
 rel_entr: Function2
+"""Compute `scipy.special.rel_entr` of Tensors or arrays, differentiably."""
 
 @overload
 def sinc(x: Tensor) -> Tensor: ...
@@ -127,7 +161,9 @@ def softmax(x: Tensor, axis: Axis = None) -> Tensor: ...
 def softmax(x: Any, axis: Axis = None) -> Any: ...
 
 xlog1py: Function2
+"""Compute `scipy.special.xlog1py` of Tensors or arrays, differentiably."""
 xlogy: Function2
+"""Compute `scipy.special.xlogy` of Tensors or arrays, differentiably."""
 
 @overload
 def zeta(x: Tensor, q: Any = None, out: Tensor | None = None) -> Tensor: ...

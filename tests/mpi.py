@@ -21,6 +21,8 @@ from types import ModuleType
 import pytest
 from helpers import ROOT, cupy_on_a_gpu
 
+from gradmgr import errors
+
 # Each rank writes to files of its own; which rank it is, MPICH, Open MPI or Slurm says in the environment.
 _LAUNCH = """
 import os, runpy, sys
@@ -82,11 +84,11 @@ class Ran:
 def launcher() -> str:
     """Return the path of mpiexec; skip the test where there is no MPI to test with."""
     if importlib.util.find_spec("mpi4py") is None:
-        pytest.skip("mpi4py is not installed: pip install 'gradmgr[mpich]'")
+        pytest.skip(f"mpi4py is not installed; {errors.how_to_install('mpich')}")
     in_this_environment = Path(sys.executable).parent / "mpiexec"
     found = str(in_this_environment) if in_this_environment.exists() else shutil.which("mpiexec")
     if found is None:
-        pytest.skip("there is no mpiexec: pip install 'gradmgr[mpich]'")
+        pytest.skip(f"there is no mpiexec; {errors.how_to_install('mpich')}")
     return found
 
 
@@ -97,7 +99,7 @@ def cupy_with_nccl() -> ModuleType:
         warnings.simplefilter("ignore")  # CuPy warns of libraries that it does not find
         nccl = pytest.importorskip("cupy.cuda.nccl", reason="this CuPy has no binding of NCCL")
     if not nccl.available:
-        pytest.skip("CuPy finds no NCCL: pip install 'gradmgr[nccl12]' or 'gradmgr[nccl13]'")
+        pytest.skip(f"CuPy finds no NCCL; {errors.how_to_install('nccl12', 'nccl13')}")
     launcher()
     return cupy
 

@@ -1121,10 +1121,31 @@ def random_values() -> Step:
 
 
 @loop
+def densities_of_random_values() -> Step:
+    rng = np.random.default_rng(0)
+    one = (distributions.Exponential, distributions.HalfNormal, distributions.HalfCauchy, distributions.Chi2)
+    two = (
+        *(distributions.Laplace, distributions.Cauchy, distributions.Gumbel, distributions.VonMises),
+        *(distributions.Weibull, distributions.Pareto, distributions.InverseGamma),
+    )
+
+    def body(gm: GradManager, x: Tensor) -> None:
+        width = distributions.transform_to(distributions.constraints.positive)(x)
+        p = special.expit(x)
+        parts = [kind(width) for kind in one] + [kind(width, width) for kind in two]
+        parts += [distributions.Uniform(x, x + width), distributions.Binomial(3, p), distributions.Geometric(p)]
+        parts += [distributions.NegativeBinomial(2.0, p), distributions.Normal(0.0, width).expand((2, *x.shape))]
+        parts += [distributions.Multinomial(3, p), distributions.OneHotCategorical(p)]
+        gm.backward(sum(gnp.sum(part.log_prob(part.sample(rng))) for part in parts))
+
+    return recorded(body)
+
+
+@loop
 def pictures() -> Step:
     def body(gm: GradManager, x: Tensor) -> None:
         y = loss_of(gnp.concatenate(gnp.split(x, 2)))
-        graph.to_dot(y), graph.to_mermaid([y]), graph.to_dot(gm)
+        graph.to_dot(y), graph.to_mermaid([y]), graph.to_dot(gm), graph.to_svg(y)
         gm.backward(y)
 
     return recorded(body)
@@ -1871,6 +1892,24 @@ def layered(make: Callable[[], nn.Module], given: tuple[Any, ...]) -> Step:
                 y = y[0]
             gm.backward(y.sum())
         cleared(*leaves)
+
+    return step
+
+
+@loop
+def packed_sequences() -> Step:
+    lstm = nn.LSTM(3, 2, bidirectional=True)
+    x = tensor(_drawn(4, 3, 3))
+    gm = GradManager().attach([x, *lstm.parameters()])
+
+    def step() -> None:
+        with gm:
+            packed = nn.utils.rnn.pack_padded_sequence(x, [2, 4, 1], enforce_sorted=False)
+            padded, lengths = nn.utils.rnn.pad_packed_sequence(lstm(packed)[0])
+            whole = nn.utils.rnn.pad_sequence(nn.utils.rnn.unpad_sequence(padded, lengths), padding_value=1.0)
+            again = nn.utils.rnn.pack_sequence(nn.utils.rnn.unpack_sequence(packed), enforce_sorted=False)
+            gm.backward(whole.sum() + again.data.sum() + lstm(x, lengths=lengths)[0].sum())
+        cleared(x, *lstm.parameters())
 
     return step
 

@@ -409,7 +409,8 @@ def function_text(function: Callable[..., Any], name: str, full_name: str) -> st
     """Write the stub of one public function."""
     elementwise = elementwise_type(function)
     if elementwise is not None:
-        return f"{name}: {elementwise}\n"
+        said = (inspect.getdoc(function) or "").partition("\n\n")[0]
+        return f"{name}: {elementwise}\n" + (f'"""{said}"""\n' if said else "")  # which editors show of a variable
     try:
         found = variants(function, full_name)
     except ValueError:  # written in C: nobody says what it takes

@@ -52,7 +52,7 @@ def docstring(name: str) -> str:
 
 def picture(name: str) -> str | None:
     """Return the path of the picture that `python docs/draw_gallery.py` has kept of an example."""
-    return f"pictures/{name}.png" if (GALLERY / "pictures" / f"{name}.png").exists() else None
+    return f"../pictures/{name}.png" if (DOCS / "pictures" / f"{name}.png").exists() else None
 
 
 def card(name: str, summary: str) -> str:

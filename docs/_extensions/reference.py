@@ -52,9 +52,10 @@ class Page(NamedTuple):
 # Modules with a page of their own. Those without `__all__` name what is public.
 MODULES = (
     *("gradmgr.special", "gradmgr.sparse", "gradmgr.nn", "gradmgr.nn.functional", "gradmgr.nn.init", "gradmgr.optim"),
-    *("gradmgr.optim.lr_scheduler", "gradmgr.distributions", "gradmgr.distributions.transforms"),
+    *("gradmgr.nn.utils.rnn", "gradmgr.optim.lr_scheduler", "gradmgr.distributions"),
+    *("gradmgr.distributions.transforms", "gradmgr.distributions.constraints"),
     *("gradmgr.distributed", "gradmgr.functional", "gradmgr.forward_ad", "gradmgr.function", "gradmgr.graph"),
-    *("gradmgr.anomaly", "gradmgr.profiler", "gradmgr.serialization", "gradmgr.errors"),
+    *("gradmgr.anomaly", "gradmgr.interop", "gradmgr.profiler", "gradmgr.serialization", "gradmgr.errors"),
     *("gradmgr.compat.autograd", "gradmgr.compat.autograd.extend", "gradmgr.compat.autograd.differential_operators"),
     *("gradmgr.compat.autograd.misc.flatten", "gradmgr.compat.autograd.misc.fixed_points"),
     *("gradmgr.compat.autograd.misc.optimizers", "gradmgr.compat.autograd.test_util"),
@@ -205,10 +206,17 @@ def text_of(page: Page, first: dict[int, str]) -> str:
         if same is not None:
             parts += [f".. py:data:: {name}", "", f"   The same as :py:obj:`{same}`.", ""]
     passed = [name for name in others if not is_described(value_of(name))]
-    if passed:
+    if page.module.startswith("gradmgr.numpy") and passed:
         parts += [f".. py:data:: {passed[0]}", *(f"             {name}" for name in passed[1:]), ""]
-        parts += ["   The same as NumPy's name, or an alias of Python's.", ""]
+        parts += ["   The same as NumPy's name.", ""]
+    else:
+        for name in passed:
+            parts += [f".. py:data:: {name}", "", f"   ``{value_of(name)!r}``, of the class ``{_class_of(name)}``.", ""]
     return "\n".join(parts) + "\n"
+
+
+def _class_of(name: str) -> str:
+    return type(value_of(name)).__name__.lstrip("_")
 
 
 def _is_opaque(name: str) -> bool:

@@ -139,6 +139,16 @@ def innermost(a: Any) -> Any:
     return a
 
 
+def count_levels(arrays: Iterable[Any]) -> int:
+    """Return at how many levels of vmap arrays are batched."""
+    levels = set()
+    for a in arrays:
+        while isinstance(a, Batched):
+            levels.add(id(a.level))
+            a = a._array
+    return len(levels)
+
+
 def is_batched_at(a: Any, level: Level) -> bool:
     """Tell whether an array is batched at this level."""
     while isinstance(a, Batched):

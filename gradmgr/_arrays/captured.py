@@ -1143,11 +1143,24 @@ def value_of(a: Any) -> Any:
     return a.capture.guard(_item, a) if is_captured(a) else a
 
 
+def values_of(a: Any) -> Any:
+    """Return the numbers in a captured array as lists, of which a replay must find the same; others as they are."""
+    if not is_captured(a):
+        return a
+    a.capture.guard(_text_of_items, a)
+    return a.inner.tolist()
+
+
 def _item(a: Any) -> Any:
     return a.item()
 
 
+def _text_of_items(a: Any) -> str:
+    return repr(a.tolist())
+
+
 _item.__name__ = "the value of an array"
+_text_of_items.__name__ = "the values of an array"
 
 
 def _text_of_item(a: Any) -> str:

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from gradmgr._arrays import libraries
-from gradmgr._arrays.batched import call_elementwise, innermost
+from gradmgr._arrays.batched import call_elementwise, count_levels, innermost
+from gradmgr._arrays.captured import GeneratorStandIn, capturing
 
 
 def generator(rng: Any, asked: str) -> np.random.Generator:
@@ -35,14 +36,50 @@ def generator(rng: Any, asked: str) -> np.random.Generator:
 def drawn(draw: Callable[..., Any], rng: np.random.Generator, *parameters: Any) -> Any:
     """Return draw(rng, *parameters), random numbers for the elements of arrays of one shape, on the device of these.
 
-    `draw` gets NumPy arrays, and is captured as one call, which draws again in each replay. Inside `vmap` it gets the
-    parameters of all examples, so that each example has numbers of its own.
+    `draw` gets NumPy arrays, and is captured as one call, which draws again in each replay. Inside `vmap` it is called
+    for each example, from the same state of the generator: each has the numbers that it would have alone.
     """
-    call = libraries.foreign(_drawn_on_host, *[innermost(p) for p in parameters])
-    return call_elementwise(partial(call, draw, rng), *parameters)
+    call = _as_one_call(_drawn_on_host, rng, *[innermost(p) for p in parameters])
+    return call_elementwise(partial(call, draw, rng, count_levels(parameters)), *parameters)
 
 
-def _drawn_on_host(draw: Callable[..., Any], rng: np.random.Generator, *parameters: Any) -> Any:
-    made = draw(rng, *[libraries.to_device(p, "cpu") for p in parameters])
+def noise(kind: str, rng: np.random.Generator, shape: tuple[int, ...], like: Any, dtype: Any = None) -> Any:
+    """Return what a method of the generator draws without parameters, of a shape, in the dtype and device of an array.
+
+    Inside `vmap` the numbers are the same for all examples. `dtype` is for numbers that must not be rounded, as those
+    below 1 that are compared with a probability.
+    """
+    call = _as_one_call(_noise_on_host, rng, innermost(like))
+    made = call(kind, rng, shape, like.dtype if dtype is None else dtype)
+    device = libraries.device_of(like)
+    return made if device == "cpu" else libraries.to_device(made, device)
+
+
+def _as_one_call(function: Callable[..., Any], rng: np.random.Generator, *arrays: Any) -> Callable[..., Any]:
+    """Return a function to be called, captured as one call where one of the arrays is, or the generator's draws are."""
+    capture = capturing() if isinstance(rng, GeneratorStandIn) else None
+    return libraries.foreign(function, *arrays) if capture is None else partial(capture.call_foreign, function)
+
+
+def _noise_on_host(kind: str, rng: np.random.Generator, shape: tuple[int, ...], dtype: Any) -> Any:
+    return getattr(rng, kind)(size=shape).astype(dtype, copy=False)
+
+
+def _drawn_on_host(draw: Callable[..., Any], rng: np.random.Generator, levels: int, *parameters: Any) -> Any:
+    """Return draw(rng, *parameters) of arrays whose first axes, one for each level, are those of the examples."""
+    on_host = [libraries.to_device(p, "cpu") for p in parameters]
+    made = _drawn_for_each(draw, rng, levels, *on_host) if levels else draw(rng, *on_host)
     device = libraries.device_of(parameters[0])
     return made if device == "cpu" else libraries.to_device(made, device)
+
+
+def _drawn_for_each(draw: Callable[..., Any], rng: np.random.Generator, levels: int, *parameters: Any) -> Any:
+    parameters = np.broadcast_arrays(*parameters)
+    shape, state = parameters[0].shape[:levels], rng.bit_generator.state
+    made = []
+    for index in np.ndindex(shape):
+        rng.bit_generator.state = state
+        made.append(draw(rng, *[p[index] for p in parameters]))
+    if not made:
+        return np.empty(parameters[0].shape, parameters[0].dtype)
+    return np.reshape(np.stack(made), shape + made[0].shape)

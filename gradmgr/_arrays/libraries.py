@@ -59,8 +59,8 @@ def import_cupy(asked: str) -> Any:
         import cupy
     except ImportError as error:
         raise errors.DeviceError(
-            f"{asked} needs CuPy, which is not installed; install gradmgr[cuda12] or gradmgr[cuda13], "
-            "whichever fits the machine's CUDA driver"
+            f"{asked} needs CuPy, which is not installed; {errors.how_to_install('cuda12', 'cuda13')}, whichever fits "
+            "the machine's CUDA driver"
         ) from error
     if not cupy.cuda.is_available():
         raise errors.DeviceError(f"{asked} was asked for, but CuPy finds no GPU here; stay on device='cpu'")

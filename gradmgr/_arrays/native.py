@@ -20,6 +20,8 @@ from typing import Any
 
 import numpy as np
 
+from gradmgr import errors
+
 Array = Any
 
 VERSION = 2  # of the machine: the layout of its words
@@ -193,7 +195,7 @@ def load() -> Machine:
         package: Any = importlib.import_module("gradmgr_native")
         return Machine(str(package.library()))
     except ImportError:
-        raise MachineError("gradmgr-native is not installed; `pip install gradmgr[native]` brings it") from None
+        raise MachineError(f"gradmgr-native is not installed; {errors.how_to_install('native')}") from None
     except (OSError, AttributeError, ValueError) as error:
         raise MachineError(f"gradmgr-native does not work here: {error}") from error
 

@@ -16,6 +16,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from gradmgr import errors
+
 # ---------------------------------------------------------------- constants of dnnl_types.h, version 3
 
 _CPU, _STRICT, _USERS = 1, 0, 1
@@ -234,7 +236,7 @@ def find(places: list[str]) -> tuple[Library | None, str]:
             return Library(place), ""
         except (OSError, RuntimeError, UnsupportedError) as error:
             reasons.append(f"{place}: {error}")
-    return None, "; ".join(reasons) or "no oneDNN is installed; pip install gradmgr[onednn]"
+    return None, "; ".join(reasons) or f"no oneDNN is installed; {errors.how_to_install('onednn')}"
 
 
 _FILES = frozenset(("libdnnl.so.3", "libdnnl.3.dylib", "dnnl.dll"))

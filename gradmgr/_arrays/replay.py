@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from gradmgr import errors
 from gradmgr._arrays.captured import Capture, CaptureError, Slot
 from gradmgr._arrays.graph_replay import GraphWriter, NoGraphError
 from gradmgr._arrays.native import Machine, found
@@ -34,7 +35,7 @@ def require_machine() -> None:
     if found.get(check_machine) is None:
         raise ImportError(
             f"native=True asks for the machine of gradmgr-native, and there is none: {found.reason}; "
-            'pip install "gradmgr[native]", or leave native out'
+            f"{errors.how_to_install('native')}, or leave native out"
         )
 
 

@@ -398,6 +398,20 @@ def interceptors_of(state: Current) -> tuple[Interceptor, ...]:
     return state.open_interceptors() if state.__class__ is Context else ()
 
 
+def check_may_draw(asked: str, hint: str = "") -> None:
+    """Raise if a function that draws random numbers is called inside a vmap with randomness="error".
+
+    Raises:
+        RandomnessError: it is; what is drawn would be the same for all examples. The error ends with the hint.
+    """
+    for each in interceptors_of(current()):
+        if each.refuses_draws:
+            raise errors.RandomnessError(
+                f"vmap({each.refuses_draws}): {asked} draws random numbers; say randomness='same' for one draw for all "
+                f"examples, or 'different' for one for each{hint}"
+            )
+
+
 def is_tracked(t: Tensor) -> bool:
     """Tell whether a recorder of this context, paused ones too, tracks `t`."""
     return any(rec.open and rec.node_id_of(t) is not None for rec in recorders(current()))

@@ -20,6 +20,9 @@ class Interceptor:
     # Whether it changes what is computed: a function that is computed again, as by `checkpoint`, then needs it again.
     affects_results = False
 
+    # The name of a function inside which no random numbers may be drawn; "" where they may.
+    refuses_draws = ""
+
     def __init__(self) -> None:
         self.open = True
 

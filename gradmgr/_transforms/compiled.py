@@ -23,6 +23,7 @@ from gradmgr._arrays.libraries import float_errors_raise
 from gradmgr._arrays.replay import Options, require_machine
 from gradmgr._engine.cleanup import without_collections
 from gradmgr._engine.context import current
+from gradmgr._engine.display import Text
 from gradmgr._engine.observers import observers
 from gradmgr._transforms.captured_call import CapturedCall
 from gradmgr._transforms.program import Program, UnchangedError
@@ -240,7 +241,7 @@ class Compiled:
                 lines.append(f"captured once for {given}")
         if self._refused is not None:
             lines.append(f"no further variants: {self._refused}")
-        return "\n".join(lines)
+        return Text("\n".join(lines))
 
     def times(self, *args: Any, **keywords: Any) -> str:
         """Make one call by a replay that measures itself; return, as text, how long each of its lines took.
@@ -256,7 +257,7 @@ class Compiled:
         for program in variants.programs if variants is not None else ():
             if program.misfit(signature.leaves) is None:
                 try:
-                    return "\n".join(program.measured(signature.leaves))
+                    return Text("\n".join(program.measured(signature.leaves)))
                 except (GuardError, UnchangedError):
                     continue
         name = getattr(self.function, "__qualname__", self.function)

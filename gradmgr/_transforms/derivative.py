@@ -14,7 +14,7 @@ import numpy as np
 from gradmgr import errors
 from gradmgr._arrays import libraries, memory
 from gradmgr._engine.cleanup import Scope
-from gradmgr._engine.context import current, is_tracked, recorders
+from gradmgr._engine.context import current, is_tracked, leave_recorders, recorders
 from gradmgr._engine.forward import ForwardScope
 from gradmgr._engine.history.modes import inference_mode
 from gradmgr._engine.mutation import as_type
@@ -316,6 +316,21 @@ class Pullback(Scope):
         self._manager.may_release = last
         ys, us = [y for y, _ in pairs], [u for _, u in pairs]
         return compute_gradients(self.tape, self._manager, ys, self.leaves, us, retain=True)
+
+
+class LastingPullback(Pullback):
+    """A pullback whose history stays until it is dropped, and whose vjp may be called in any context."""
+
+    def _close(self, opened: Any) -> None:
+        if hasattr(self, "made"):
+            leave_recorders(self.tape)  # which stays open, and records nothing more
+        else:
+            super()._close(opened)
+
+    def vjp_here(self, ys: Sequence[Tensor], us: Sequence[Any], *, last: bool = False) -> Derivatives:
+        """Return the gradients, computed where the recorders of the present context record them."""
+        self.tape.outer = current()
+        return self.vjp(ys, us, last=last)
 
 
 class Pushforward(ForwardScope):

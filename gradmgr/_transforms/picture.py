@@ -1,18 +1,22 @@
-"""The history as a picture: Graphviz's dot and Mermaid, no dependency; SVG where Graphviz is installed."""
+"""The history as a picture: SVG, Graphviz's dot, Mermaid."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import pairwise
+from types import MappingProxyType
 from typing import Any
 
 from gradmgr import errors
 from gradmgr._arrays.libraries import is_array
 from gradmgr._engine.context import current, recorders
+from gradmgr._engine.display import Svg, escape
 from gradmgr._engine.entry import flat, is_result, op_name, tracked_input_ids
 from gradmgr._engine.history.spill import format_bytes
 from gradmgr._engine.observers import SourceLocation
 from gradmgr._engine.tape import Tape
 from gradmgr._engine.tensor import Tensor, describe
+from gradmgr._transforms.layout import Layout
 from gradmgr.manager import GradManager
 
 
@@ -84,27 +88,83 @@ def to_mermaid(what: Tensor | Iterable[Tensor] | GradManager) -> str:
     return "\n".join([*lines, *[f"  {start} --> {box.key}" for box in boxes for start in box.inputs]])
 
 
-def to_svg(what: Tensor | Iterable[Tensor] | GradManager) -> str:
-    """Return the history as SVG, drawn by Graphviz's `dot` program.
+def to_svg(what: Tensor | Iterable[Tensor] | GradManager) -> Svg:
+    """Return the history as SVG, which a notebook draws where it is the result of a cell; as `to_dot` otherwise.
 
-    Raises:
-        ImportError: Graphviz is not installed.
-        RuntimeError: as `to_dot`; `dot` failed.
+    It suits some hundreds of operations; Graphviz, which `to_dot` writes for, lays out large ones better.
+
+    >>> import gradmgr
+    >>> x = gradmgr.tensor([1.0, 2.0])
+    >>> with gradmgr.GradManager().attach({"x": x}):
+    ...     picture = gradmgr.graph.to_svg(x * 3)
+    >>> picture.startswith("<svg"), picture.count('class="node"'), picture.count('class="edge"')
+    (True, 2, 1)
     """
-    import shutil
-    import subprocess
+    boxes = _boxes(what)
+    numbers = {box.key: k for k, box in enumerate(boxes)}
+    layout = Layout([_size(box) for box in boxes], [[numbers[start] for start in box.inputs] for box in boxes])
+    width, height = layout.width + 2 * _MARGIN, layout.height + 2 * _MARGIN
+    lines = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height:.0f}" '
+        f'viewBox="{-_MARGIN:g} {-_MARGIN:g} {width:.1f} {height:.1f}" style="max-width: 100%; height: auto" '
+        f'font-family="sans-serif" font-size="{_FONT:g}" role="img">',
+        "<title>history</title>",
+    ]
+    lines += [f'<path d="{_curve(trunk)}" fill="none" stroke="{_GREY}"/>' for trunk in layout.trunks]
+    lines += [_edge(piece, _size(boxes[end])[1]) for (_, end), piece in layout.edges.items()]
+    lines += [_node(box, centre) for box, centre in zip(boxes, layout.centres, strict=True)]
+    return Svg("\n".join([*lines, "</svg>"]))
 
-    source = to_dot(what)
-    program = shutil.which("dot")
-    if program is None:
-        raise errors.MissingDependencyError(
-            "to_svg draws with Graphviz, whose program `dot` is not on the PATH; install Graphviz, or use to_dot or "
-            "to_mermaid, which need nothing"
+
+_MARGIN, _FONT = 6.0, 11.0
+_GREY = "#8c959f"
+_LINE = 14.0  # from line to line of a text
+_LETTER = 6.4  # how wide a letter of a font without serifs is at most, but for rare ones
+_FILL = MappingProxyType({"op": "#f6f8fa", "result": "#dbe9ff", "leaf": "#cfe8cf"})
+
+
+def _size(box: _Box) -> tuple[float, float]:
+    return max(map(len, box.lines)) * _LETTER + 16, len(box.lines) * _LINE + 8
+
+
+def _node(box: _Box, centre: tuple[float, float]) -> str:
+    """Draw a box. Its colours are its own, so that the text can be read on a dark page, too."""
+    (width, height), (x, y) = _size(box), centre
+    round_off = height / 2 if box.kind == "leaf" else 4
+    parts = [
+        f'<g class="node"><rect x="{x - width / 2:.1f}" y="{y - height / 2:.1f}" width="{width:.1f}" '
+        f'height="{height:.1f}" rx="{round_off:g}" fill="{_FILL[box.kind]}" stroke="#57606a" '
+        f'stroke-width="{2 if box.kind == "result" else 1}"/>'
+    ]
+    first = y - (len(box.lines) - 1) * _LINE / 2 + _FONT / 3
+    for k, line in enumerate(box.lines):
+        weight = ' font-weight="bold"' if k == 0 else ""
+        parts.append(
+            f'<text x="{x:.1f}" y="{first + k * _LINE:.1f}" text-anchor="middle" fill="#1f2328"{weight}>'
+            f"{escape(line)}</text>"
         )
-    done = subprocess.run([program, "-Tsvg"], input=source, capture_output=True, text=True, check=False)  # noqa: S603  # the text is on standard input
-    if done.returncode:
-        raise RuntimeError(f"Graphviz failed with exit code {done.returncode}: {done.stderr.strip()}")
-    return done.stdout
+    return "".join([*parts, "</g>"])
+
+
+def _edge(piece: list[tuple[float, float]], height: float) -> str:
+    """Draw the last piece of an edge, with a head where it meets a box of this height."""
+    *before, (x, y) = piece
+    y -= height / 2
+    head = f"{x - 3.5:.1f},{y - 7:.1f} {x + 3.5:.1f},{y - 7:.1f} {x:.1f},{y:.1f}"
+    return (
+        f'<g class="edge"><path d="{_curve([*before, (x, y - 5)])}" fill="none" stroke="{_GREY}"/>'
+        f'<polygon points="{head}" fill="{_GREY}"/></g>'
+    )
+
+
+def _curve(points: list[tuple[float, float]]) -> str:
+    """Return a path that passes points upright: a line from one to another below it, else a curve."""
+    drawn = f"M{points[0][0]:.1f},{points[0][1]:.1f}"
+    for (x0, y0), (x1, y1) in pairwise(points):
+        middle = (y0 + y1) / 2
+        bend = f"C{x0:.1f},{middle:.1f} {x1:.1f},{middle:.1f} {x1:.1f},{y1:.1f}"
+        drawn += f" V{y1:.1f}" if x0 == x1 else f" {bend}"
+    return drawn
 
 
 def _escape(line: str) -> str:

@@ -59,27 +59,12 @@ broadcast_op: Function = linear("vmap_share", broadcast_over_examples, lambda g,
 sum_op: Function = linear("vmap_total", sum_over_examples, lambda g, level: broadcast_op(g, level))
 
 
-def check_may_draw(asked: str) -> None:
-    """Raise if a function that draws random numbers is called inside a vmap with randomness="error".
-
-    Raises:
-        RandomnessError: it is; what is drawn would be the same for all examples.
-    """
-    for each in interceptors_of(current()):
-        if isinstance(each, _VmapInterceptor) and each.open and each.refuses_draws:
-            raise errors.RandomnessError(
-                f"vmap({each.refuses_draws}): {asked} draws random numbers; say randomness='same' for one draw for all "
-                "examples, or 'different' for one for each; or call eval() of the model first"
-            )
-
-
 class _VmapInterceptor(Interceptor):
     """One running vmap: broadcasts the tensors that outer recorders track to its examples."""
 
     __slots__ = ("depth", "level", "outer", "refuses_draws")
 
     depth: int
-    refuses_draws: str  # the name of the function, where randomness="error"; else ""
 
     follows_backward = False
     affects_results = True

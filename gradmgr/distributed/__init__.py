@@ -25,11 +25,13 @@ from gradmgr.distributed._compression import make_float16_allreduce_cb, make_top
 from gradmgr.distributed._data import DistributedSampler, bcast_parameters, save
 from gradmgr.distributed._pipeline import recv, send
 from gradmgr.distributed._sharded_optimizer import ZeroRedundancyOptimizer
+from gradmgr.distributed._sync_batch_norm import SyncBatchNorm
 from gradmgr.distributed._world import finalize, init, is_initialized, new_group, rank, size
 
 __all__ = [
     "DistributedSampler",
     "Group",
+    "SyncBatchNorm",
     "ZeroRedundancyOptimizer",
     "all_gather",
     "all_reduce",

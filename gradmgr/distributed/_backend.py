@@ -16,7 +16,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from hashlib import blake2b
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -146,9 +146,45 @@ class Group:
         self.size = len(self.ranks)
         self.watchdog = watchdog
         self.links: dict[tuple[int, int], int] = {}  # how many values went from one rank to another: see `_pipeline`
+        self._twin: Group | None = None
+        self._is_twin = False
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of ranks {self.ranks}>"
+
+    def twin(self) -> Group:
+        """Return another group of the same ranks; all of them must come here when it is first asked for.
+
+        The ranks need not call collectives of the two in the same order relative to each other. One rank alone needs
+        none.
+        """
+        if self._twin is None and not self._is_twin and self.size > 1:
+            self.agree("the making of a group of the same ranks")
+            self._twin = self.part(range(self.size))
+            self._twin._is_twin = True
+        return self.twin_if_made()
+
+    def twin_if_made(self) -> Group:
+        """Return the twin, or the group itself if none was asked for."""
+        return self if self._twin is None else self._twin
+
+    def part(self, ranks: Sequence[int]) -> Group:
+        """Return a group of some of these ranks, all of whom must come here with the same ones."""
+        raise NotImplementedError
+
+    def free(self) -> None:
+        """Give back what the connection holds; all ranks must come here."""
+        raise NotImplementedError
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Group:
+        """Return the group itself: the copy of a layer communicates with the same ranks."""
+        return self
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "a Group is a connection of processes that run, and cannot be pickled; save a state_dict, and make the "
+            "group again with new_group"
+        )
 
     def start_all_reduce(self, array: Any, op: str = "sum", source: Any = None, more: str = "") -> Work:
         """Begin to reduce an array over the ranks, in place.
@@ -384,6 +420,8 @@ class MPIGroup(Group):
 
     def free(self) -> None:
         """Give the communicators back; all ranks must come here."""
+        if self._twin is not None:
+            self._twin.free()
         if self._shared is not None:
             self._shared.free()
         for comm in (self._agreements, self._texts_comm, self._comm):

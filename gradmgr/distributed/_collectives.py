@@ -25,6 +25,7 @@ from gradmgr._engine.tape import add_root
 from gradmgr._engine.tensor import Tensor, raw, wrap
 from gradmgr.distributed._backend import OPS, Group
 from gradmgr.distributed._world import group as resolve_group
+from gradmgr.manager import get_backwarding_grad_manager
 
 
 def _contiguous(x: Any) -> Any:
@@ -49,9 +50,10 @@ def _scatter_array(x: Any, op: str, group: Group, operation: str) -> Any:
     return group.reduce_scatter(_contiguous(x), op, operation)
 
 
-def _gather_array(x: Any, group: Group, operation: str) -> Any:
+def gather_array(x: Any, group: Group, operation: str) -> Any:
+    """Return the plain arrays of all ranks along a new first axis, inside vmap of each example."""
     if isinstance(x, Batched):
-        return Batched(x.level, np.moveaxis(_gather_array(x._array, group, operation), 0, 1))
+        return Batched(x.level, np.moveaxis(gather_array(x._array, group, operation), 0, 1))
     return group.all_gather(_contiguous(x), operation)
 
 
@@ -76,7 +78,7 @@ _all_reduce: Callable[..., Any] = custom(
 )
 _all_gather: Callable[..., Any] = custom(
     "distributed.all_gather",
-    lambda x, group, operation: _gather_array(x, group, operation),
+    lambda x, group, operation: gather_array(x, group, operation),
     vjp={"x": lambda g, group: _apply_to_derivative(_reduce_scatter, g, "sum", group)},
     jvp={"x": lambda t, group: _apply_to_derivative(_all_gather, t, group)},
 )
@@ -106,11 +108,29 @@ def _shared_evenly(g: Any, op: str, group: Group) -> Any:
 
 
 def _apply(op: Any, x: Any, *params: Any) -> Any:
-    """Apply a collective so that backward goes through it on each rank."""
-    result = op(x, *params, _tracking_text(x))
+    """Apply a collective so that backward goes through it on each rank; the last parameter is the group."""
+    *settings, group = params
+    tracking = tracking_text(x)
+    result = op(x, *settings, current_group(group), tracking)
     if isinstance(result, Tensor):
         add_root(result)
+    if tracking:
+        prepare_backward(group)
     return result
+
+
+def current_group(group: Group) -> Group:
+    """Return the group by which to communicate now: in backward the twin that `prepare_backward` has made.
+
+    There, buckets of gradients start as soon as they can, so between these and other collectives there is no order.
+    """
+    return group if get_backwarding_grad_manager() is None else group.twin_if_made()
+
+
+def prepare_backward(group: Group) -> None:
+    """Make the group by which the derivatives of a collective communicate, where all ranks have just called it."""
+    if get_backwarding_grad_manager() is None:
+        group.twin()
 
 
 def _apply_to_derivative(op: Any, x: Any, *params: Any) -> Any:
@@ -130,11 +150,16 @@ def _apply_to_derivative(op: Any, x: Any, *params: Any) -> Any:
     return _apply(op, x, *params)
 
 
+def total_of_derivative(x: Any, group: Group) -> Any:
+    """Return the sum over the ranks of a derivative that every rank has, if only as zeros."""
+    return _apply_to_derivative(_all_reduce, x, "sum", group)
+
+
 def _open_recorders() -> list[Recorder]:
     return [rec for rec in recorders(current()) if rec.open and is_recording(rec)]
 
 
-def _tracking_text(x: Any) -> str:
+def tracking_text(x: Any) -> str:
     """Return text on how many managers track x, which must be the same on all ranks; empty where none does."""
     count = sum(rec.node_id_of(x) is not None for rec in _open_recorders()) if isinstance(x, Tensor) else 0
     return f", which {count} managers track" if count else ""
@@ -183,7 +208,7 @@ def all_reduce(x: Any, op: str = "sum", group: Group | None = None) -> Any:
 def _check_reduction(x: Any, op: str, operation: str) -> None:
     if op not in OPS:
         raise ValueError(f"{operation} knows the ops {', '.join(map(repr, OPS))}; found {op!r}")
-    if op not in ("sum", "mean") and _tracking_text(x):
+    if op not in ("sum", "mean") and tracking_text(x):
         raise errors.UnsupportedFunctionError(
             f"{operation}(op={op!r}) has no derivative, and this tensor is tracked; give it x.detach(), or gather the "
             "values with all_gather and reduce them with gradmgr.numpy"

@@ -47,8 +47,8 @@ def load() -> Any:
 def missing(found: str) -> errors.MissingDependencyError:
     """Make the error for an NCCL that is not there."""
     return errors.MissingDependencyError(
-        f"distributed.init('nccl') needs NCCL ({found}); pip install 'gradmgr[nccl12]' or 'gradmgr[nccl13]', whichever "
-        "fits the machine's CUDA driver; distributed.init('mpi') is for NumPy arrays"
+        f"distributed.init('nccl') needs NCCL ({found}); {errors.how_to_install('nccl12', 'nccl13')}, whichever fits "
+        "the machine's CUDA driver; distributed.init('mpi') is for NumPy arrays"
     )
 
 

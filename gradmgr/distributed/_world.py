@@ -164,8 +164,8 @@ def _load_mpi() -> Any:
         from mpi4py import MPI
     except (ImportError, RuntimeError, OSError) as error:  # the last two where mpi4py finds no MPI library
         raise errors.MissingDependencyError(
-            f"distributed.init needs mpi4py and an MPI library ({error}); pip install 'gradmgr[mpich]' brings both, "
-            "and mpiexec; where the machine has an MPI library of its own: pip install 'gradmgr[mpi]'"
+            f"distributed.init needs mpi4py and an MPI library ({error}); {errors.how_to_install('mpich')} brings "
+            'both, and mpiexec; where the machine has an MPI library of its own, pip install -e ".[mpi]"'
         ) from error
     return MPI
 

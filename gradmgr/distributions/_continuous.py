@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 from types import MappingProxyType
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 import gradmgr.numpy as gnp
 from gradmgr import special
-from gradmgr._arrays.drawing import drawn
+from gradmgr._arrays.drawing import drawn, noise
 from gradmgr._engine.tensor import raw
-from gradmgr.distributions._distribution import POSITIVE, Distribution, Shape, full_like_shape, within
+from gradmgr.distributions._distribution import Distribution, Shape, full_like_shape
+from gradmgr.distributions.constraints import Constraint, nonnegative, positive, real, unit_interval
 from gradmgr.ops.incomplete_gamma import reparameterized_log_gamma
 
 _LOG_ROOT_2PI = math.log(2 * math.pi) / 2
@@ -23,11 +24,7 @@ _LOG_ROOT_2PI = math.log(2 * math.pi) / 2
 
 def standard_normal(rng: np.random.Generator, shape: Shape, parameter: Any) -> Any:
     """Return standard normal numbers of the parameter's dtype and device, of a shape."""
-    return drawn(_draw_normal, rng, full_like_shape(parameter, shape))
-
-
-def _draw_normal(rng: np.random.Generator, like: Any) -> Any:
-    return rng.standard_normal(like.shape).astype(like.dtype, copy=False)
+    return noise("standard_normal", rng, shape, raw(parameter))
 
 
 def log_gamma_variate(rng: np.random.Generator, shape: Shape, concentration: Any) -> Any:
@@ -49,7 +46,31 @@ def _draw_log_gamma(rng: np.random.Generator, a: Any) -> Any:
 # ---------------------------------------------------------------- the distributions
 
 
-class Normal(Distribution):
+class LocationScale(Distribution):
+    """The base of distributions of loc + scale x, x being what a method of Generator draws without parameters."""
+
+    has_rsample = True
+    arg_constraints = MappingProxyType({"loc": real, "scale": positive})
+    _kind_of_noise: ClassVar[str]
+
+    def __init__(self, loc: Any, scale: Any, validate_args: bool = True) -> None:
+        super().__init__(validate_args, loc=loc, scale=scale)
+
+    @property
+    def support(self) -> Constraint:
+        """What the values are."""
+        return real
+
+    def _draw(self, rng: np.random.Generator, shape: Shape, loc: Any, scale: Any) -> Any:
+        return loc + scale * noise(self._kind_of_noise, rng, shape, raw(loc))
+
+    @property
+    def mean(self) -> Any:
+        """The parameter loc."""
+        return self._spread(self._values()[0])
+
+
+class Normal(LocationScale):
     """The normal distribution, with arguments as torch.distributions.Normal.
 
     Args:
@@ -73,14 +94,7 @@ class Normal(Distribution):
     np.float64(-1.044)
     """
 
-    has_rsample = True
-    _requirements = MappingProxyType({"scale": POSITIVE})
-
-    def __init__(self, loc: Any, scale: Any, validate_args: bool = True) -> None:
-        super().__init__(validate_args, loc=loc, scale=scale)
-
-    def _draw(self, rng: np.random.Generator, shape: Shape, loc: Any, scale: Any) -> Any:
-        return loc + scale * standard_normal(rng, shape, loc)
+    _kind_of_noise = "standard_normal"
 
     def _log_prob(self, value: Any, loc: Any, scale: Any) -> Any:
         z = (value - loc) / scale
@@ -90,11 +104,6 @@ class Normal(Distribution):
         """Return 1/2 + log(scale sqrt(2 pi))."""
         _, scale = self._values()
         return self._spread(gnp.log(scale) + (0.5 + _LOG_ROOT_2PI))
-
-    @property
-    def mean(self) -> Any:
-        """The parameter loc."""
-        return self._spread(self._values()[0])
 
     @property
     def variance(self) -> Any:
@@ -134,19 +143,23 @@ class Gamma(Distribution):
     """
 
     has_rsample = True
-    _requirements = MappingProxyType({"concentration": POSITIVE, "rate": POSITIVE})
+    arg_constraints = MappingProxyType({"concentration": positive, "rate": positive})
+    _inner = 1.0
 
     def __init__(self, concentration: Any, rate: Any, validate_args: bool = True) -> None:
         super().__init__(validate_args, concentration=concentration, rate=rate)
+
+    @property
+    def support(self) -> Constraint:
+        """What the values are."""
+        return nonnegative
 
     def _draw(self, rng: np.random.Generator, shape: Shape, concentration: Any, rate: Any) -> Any:
         return gnp.exp(log_gamma_variate(rng, shape, concentration)) / rate
 
     def _log_prob(self, value: Any, concentration: Any, rate: Any) -> Any:
         constant = concentration * gnp.log(rate) - special.gammaln(concentration)
-        return within(
-            raw(value) >= 0, lambda x: special.xlogy(concentration - 1, x) - rate * x + constant, value, inner=1.0
-        )
+        return special.xlogy(concentration - 1, value) - rate * value + constant
 
     def entropy(self) -> Any:
         """Return a - log(rate) + log(gamma(a)) + (1 - a) digamma(a), a being the concentration."""
@@ -192,22 +205,22 @@ class Beta(Distribution):
     """
 
     has_rsample = True
-    _requirements = MappingProxyType({"concentration1": POSITIVE, "concentration0": POSITIVE})
+    arg_constraints = MappingProxyType({"concentration1": positive, "concentration0": positive})
+    _inner = 0.5
 
     def __init__(self, concentration1: Any, concentration0: Any, validate_args: bool = True) -> None:
         super().__init__(validate_args, concentration1=concentration1, concentration0=concentration0)
+
+    @property
+    def support(self) -> Constraint:
+        """What the values are."""
+        return unit_interval
 
     def _draw(self, rng: np.random.Generator, shape: Shape, a: Any, b: Any) -> Any:
         return special.expit(log_gamma_variate(rng, shape, a) - log_gamma_variate(rng, shape, b))
 
     def _log_prob(self, value: Any, a: Any, b: Any) -> Any:
-        plain = raw(value)
-        return within(
-            (plain >= 0) & (plain <= 1),
-            lambda x: special.xlogy(a - 1, x) + special.xlog1py(b - 1, -x) - special.betaln(a, b),
-            value,
-            inner=0.5,
-        )
+        return special.xlogy(a - 1, value) + special.xlog1py(b - 1, -value) - special.betaln(a, b)
 
     def entropy(self) -> Any:
         """Return log B(a, b) - (a - 1) digamma(a) - (b - 1) digamma(b) + (a + b - 2) digamma(a + b)."""
@@ -250,10 +263,15 @@ class StudentT(Distribution):
     """
 
     has_rsample = True
-    _requirements = MappingProxyType({"df": POSITIVE, "scale": POSITIVE})
+    arg_constraints = MappingProxyType({"df": positive, "loc": real, "scale": positive})
 
     def __init__(self, df: Any, loc: Any = 0.0, scale: Any = 1.0, validate_args: bool = True) -> None:
         super().__init__(validate_args, df=df, loc=loc, scale=scale)
+
+    @property
+    def support(self) -> Constraint:
+        """What the values are."""
+        return real
 
     def _draw(self, rng: np.random.Generator, shape: Shape, df: Any, loc: Any, scale: Any) -> Any:
         half = df / 2

@@ -1,4 +1,4 @@
-"""Distributions of integers: Bernoulli, Categorical, Poisson."""
+"""Distributions of integers: Bernoulli, Categorical, OneHotCategorical, Poisson."""
 
 from __future__ import annotations
 
@@ -9,37 +9,72 @@ import numpy as np
 
 import gradmgr.numpy as gnp
 from gradmgr import special
-from gradmgr._arrays.drawing import drawn
+from gradmgr._arrays import libraries
+from gradmgr._arrays.drawing import drawn, noise
 from gradmgr._engine.tensor import raw
-from gradmgr.distributions._distribution import (
-    PROBABILITY,
-    Distribution,
-    Requirement,
-    Shape,
-    full_like_shape,
-    within,
+from gradmgr.distributions._distribution import Distribution, Shape, full_like_shape
+from gradmgr.distributions.constraints import (
+    Constraint,
+    Tested,
+    boolean,
+    integer_interval,
+    nonnegative,
+    nonnegative_integer,
+    one_hot,
+    real,
+    real_vector,
+    simplex,
+    unit_interval,
 )
 
-_NOT_NEGATIVE = Requirement(lambda a: a >= 0, "0 or greater")
-_WEIGHTS = Requirement(lambda a: (a >= 0) & (a.sum(axis=-1, keepdims=True) > 0), "0 or greater, with a sum above 0")
-
-
-def _draw_uniform(rng: np.random.Generator, like: Any) -> Any:
-    return rng.random(like.shape)
+_WEIGHTS = Tested(
+    "weights", "0 or greater, with a sum above 0", lambda a: (a >= 0) & (a.sum(axis=-1, keepdims=True) > 0), event_dim=1
+)
 
 
 def _draw_poisson(rng: np.random.Generator, rate: Any) -> Any:
     return np.asarray(rng.poisson(rate)).astype(rate.dtype)
 
 
-def _one_of(owner: str, probs: Any, logits: Any) -> dict[str, Any]:
+def one_of(owner: str, probs: Any, logits: Any) -> dict[str, Any]:
+    """Return by its name the one of two parameters that is given."""
     given = {name: value for name, value in (("probs", probs), ("logits", logits)) if value is not None}
     if len(given) != 1:
         raise ValueError(f"{owner} takes either probs or logits; found {'both' if given else 'neither'}")
     return given
 
 
-class Bernoulli(Distribution):
+class WithProbability(Distribution):
+    """The base of distributions whose last parameter is the probability of a success, or the logarithm of its odds."""
+
+    _inner = 0.0
+
+    @property
+    def _has_logits(self) -> bool:
+        return "logits" in self._parameters
+
+    def _probs(self, parameter: Any) -> Any:
+        return special.expit(parameter) if self._has_logits else parameter
+
+    @property
+    def probs(self) -> Any:
+        """The probability of a success."""
+        return self._probs(self._values()[-1])
+
+    @property
+    def logits(self) -> Any:
+        """log(probs / (1 - probs))."""
+        value = self._values()[-1]
+        return value if self._has_logits else special.logit(value)
+
+    def _log_probability(self, successes: Any, failures: Any, parameter: Any) -> Any:
+        """Return the logarithm of the probability of so many successes and failures, in one order."""
+        if self._has_logits:
+            return successes * special.log_expit(parameter) + failures * special.log_expit(-parameter)
+        return special.xlogy(successes, parameter) + special.xlog1py(failures, -parameter)
+
+
+class Bernoulli(WithProbability):
     """The distribution of 0 and 1, with arguments as torch.distributions.Bernoulli.
 
     Args:
@@ -56,39 +91,22 @@ class Bernoulli(Distribution):
     [-0.693, -0.127]
     """
 
-    _requirements = MappingProxyType({"probs": PROBABILITY})
+    arg_constraints = MappingProxyType({"probs": unit_interval, "logits": real})
 
     def __init__(self, probs: Any = None, logits: Any = None, validate_args: bool = True) -> None:
-        super().__init__(validate_args, **_one_of("Bernoulli", probs, logits))
+        super().__init__(validate_args, **one_of("Bernoulli", probs, logits))
 
     @property
-    def probs(self) -> Any:
-        """The probability of 1."""
-        (value,) = self._values()
-        return special.expit(value) if "logits" in self._parameters else value
-
-    @property
-    def logits(self) -> Any:
-        """log(probs / (1 - probs))."""
-        (value,) = self._values()
-        return value if "logits" in self._parameters else special.logit(value)
+    def support(self) -> Constraint:
+        """What the values are."""
+        return boolean
 
     def _draw(self, rng: np.random.Generator, shape: Shape, parameter: Any) -> Any:
-        probs = special.expit(parameter) if "logits" in self._parameters else parameter
-        return gnp.astype(drawn(_draw_uniform, rng, full_like_shape(parameter, shape)) < probs, parameter.dtype)
+        u = noise("random", rng, shape, raw(parameter), np.float64)
+        return gnp.astype(u < self._probs(parameter), parameter.dtype)
 
     def _log_prob(self, value: Any, parameter: Any) -> Any:
-        if "logits" in self._parameters:
-
-            def compute(x: Any) -> Any:
-                return special.log_expit(gnp.where(x == 1, parameter, -parameter))
-        else:
-
-            def compute(x: Any) -> Any:
-                return special.xlogy(x, parameter) + special.xlog1py(1 - x, -parameter)
-
-        plain = raw(value)
-        return within((plain == 0) | (plain == 1), compute, value, inner=0.0)
+        return self._log_probability(value, 1 - value, parameter)
 
     def entropy(self) -> Any:
         """Return -p log(p) - (1 - p) log(1 - p)."""
@@ -107,7 +125,60 @@ class Bernoulli(Distribution):
         return p * (1 - p)
 
 
-class Categorical(Distribution):
+class WithWeights(Distribution):
+    """The base of distributions over k categories, whose parameter is of shape (..., k)."""
+
+    arg_constraints = MappingProxyType({"probs": simplex, "logits": real_vector})
+    _requirements = MappingProxyType({"probs": _WEIGHTS})
+    _inner = 0.0
+
+    @property
+    def _has_logits(self) -> bool:
+        return "logits" in self._parameters
+
+    @property
+    def _count(self) -> int:
+        (parameter,) = self._parameters.values()
+        return int(parameter.shape[-1])
+
+    @property
+    def logits(self) -> Any:
+        """The logarithms of the probabilities."""
+        (value,) = self._values()
+        if self._has_logits:
+            return special.log_softmax(value, axis=-1)
+        with np.errstate(divide="ignore"):  # a probability may be 0
+            return gnp.log(value) - gnp.log(gnp.sum(value, axis=-1, keepdims=True))
+
+    @property
+    def probs(self) -> Any:
+        """The probabilities."""
+        return self._probs(*self._values())
+
+    def _probs(self, parameter: Any) -> Any:
+        if self._has_logits:
+            return special.softmax(parameter, axis=-1)
+        return parameter / gnp.sum(parameter, axis=-1, keepdims=True)
+
+    def _draw_index(self, rng: np.random.Generator, shape: Shape, parameter: Any) -> Any:
+        """Return random categories."""
+        weights = special.softmax(parameter, axis=-1) if self._has_logits else parameter
+        up_to = gnp.cumsum(weights, axis=-1)
+        u = noise("random", rng, shape, raw(parameter), np.float64)
+        # Strictly below: a category of probability 0 is not drawn.
+        passed = up_to[..., :-1] <= u[..., None] * up_to[..., -1:]
+        return gnp.sum(passed, axis=-1, dtype=np.int64)
+
+    def _log_probability(self, counts: Any, parameter: Any) -> Any:
+        """Return the logarithm of the probability of drawing each category so often, in one order."""
+        total = gnp.sum(counts, axis=-1)
+        if self._has_logits:
+            return gnp.sum(counts * parameter, axis=-1) - total * special.logsumexp(parameter, axis=-1)
+        weights = gnp.sum(parameter, axis=-1)
+        return gnp.sum(special.xlogy(counts, parameter), axis=-1) - special.xlogy(total, weights)
+
+
+class Categorical(WithWeights):
     """The distribution of the integers from 0 to k - 1, with arguments as torch.distributions.Categorical.
 
     Args:
@@ -128,52 +199,27 @@ class Categorical(Distribution):
     [3, 1, 0, 0]
     """
 
-    _requirements = MappingProxyType({"probs": _WEIGHTS})
-    _ndims = MappingProxyType({"probs": 1, "logits": 1})
-
     def __init__(self, probs: Any = None, logits: Any = None, validate_args: bool = True) -> None:
-        super().__init__(validate_args, **_one_of("Categorical", probs, logits))
+        super().__init__(validate_args, **one_of("Categorical", probs, logits))
 
     @property
-    def logits(self) -> Any:
-        """The logarithms of the probabilities."""
-        return self._logits(*self._values())
-
-    def _logits(self, parameter: Any) -> Any:
-        if "logits" in self._parameters:
-            return special.log_softmax(parameter, axis=-1)
-        with np.errstate(divide="ignore"):  # a probability may be 0
-            return gnp.log(parameter) - gnp.log(gnp.sum(parameter, axis=-1, keepdims=True))
-
-    @property
-    def probs(self) -> Any:
-        """The probabilities."""
-        (value,) = self._values()
-        if "logits" in self._parameters:
-            return special.softmax(value, axis=-1)
-        return value / gnp.sum(value, axis=-1, keepdims=True)
+    def support(self) -> Constraint:
+        """What the values are."""
+        return integer_interval(0, self._count - 1)
 
     def _draw(self, rng: np.random.Generator, shape: Shape, parameter: Any) -> Any:
-        weights = special.softmax(parameter, axis=-1) if "logits" in self._parameters else parameter
-        up_to = gnp.cumsum(weights, axis=-1)
-        u = drawn(_draw_uniform, rng, full_like_shape(parameter[..., 0], shape))
-        # Strictly below: a category of probability 0 is not drawn.
-        passed = up_to[..., :-1] <= u[..., None] * up_to[..., -1:]
-        return gnp.sum(passed, axis=-1, dtype=np.int64)
+        return self._draw_index(rng, shape, parameter)
 
     def _log_prob(self, value: Any, parameter: Any) -> Any:
         plain, count = raw(value), parameter.shape[-1]
-        is_inside = (plain >= 0) & (plain < count) & (plain == np.floor(plain))
         shape = np.broadcast_shapes(plain.shape, parameter.shape[:-1])
-        index = np.broadcast_to(np.where(is_inside, plain, 0).astype(np.int64), shape)
+        index = np.broadcast_to(plain.astype(np.int64), shape)
         # Taken before the logarithm, so that a probability of 0 beside it gives no NaN in the gradient.
         chosen = gnp.take_along_axis(gnp.broadcast_to(parameter, (*shape, count)), index[..., None], axis=-1)[..., 0]
-        if "logits" in self._parameters:
-            log_prob = chosen - special.logsumexp(parameter, axis=-1)
-        else:
-            with np.errstate(divide="ignore"):
-                log_prob = gnp.log(chosen) - gnp.log(gnp.sum(parameter, axis=-1))
-        return gnp.where(is_inside, log_prob, -np.inf)
+        if self._has_logits:
+            return chosen - special.logsumexp(parameter, axis=-1)
+        with np.errstate(divide="ignore"):
+            return gnp.log(chosen) - gnp.log(gnp.sum(parameter, axis=-1))
 
     def entropy(self) -> Any:
         """Return -sum p log(p)."""
@@ -193,6 +239,64 @@ class Categorical(Distribution):
         return gnp.sum(p * (values - gnp.sum(p * values, axis=-1, keepdims=True)) ** 2, axis=-1)
 
 
+class OneHotCategorical(WithWeights):
+    """The distribution of vectors of zeros with one 1, with arguments as torch.distributions.OneHotCategorical.
+
+    Args:
+        probs: numbers in proportion to the probabilities of the places of the 1, of shape (..., k); or
+        logits: logarithms of such numbers. Exactly one of the two is given.
+        validate_args: whether it is checked.
+
+    Raises:
+        ValueError: not one of the two is given, it is not as it must be, or has no axis.
+        TypeError: it does not consist of real numbers.
+
+    >>> import numpy
+    >>> from gradmgr import distributions
+    >>> found = distributions.OneHotCategorical(probs=[1.0, 2.0, 1.0])
+    >>> found.log_prob([[0, 1, 0], [1, 1, 0]]).round(3).tolist()
+    [-0.693, -inf]
+    >>> found.sample(numpy.random.default_rng(0)).tolist()
+    [0.0, 1.0, 0.0]
+    """
+
+    def __init__(self, probs: Any = None, logits: Any = None, validate_args: bool = True) -> None:
+        super().__init__(validate_args, **one_of("OneHotCategorical", probs, logits))
+
+    @property
+    def event_shape(self) -> Shape:
+        """(k,)."""
+        return (self._count,)
+
+    @property
+    def support(self) -> Constraint:
+        """What the values are."""
+        return one_hot
+
+    def _draw(self, rng: np.random.Generator, shape: Shape, parameter: Any) -> Any:
+        index = self._draw_index(rng, shape, parameter)
+        places = libraries.namespace(raw(index)).arange(self._count)
+        return gnp.astype(gnp.equal(index[..., None], places), parameter.dtype)
+
+    def _log_prob(self, value: Any, parameter: Any) -> Any:
+        return self._log_probability(value, parameter)
+
+    def entropy(self) -> Any:
+        """Return -sum p log(p)."""
+        return gnp.sum(special.entr(self.probs), axis=-1)
+
+    @property
+    def mean(self) -> Any:
+        """The probabilities."""
+        return self.probs
+
+    @property
+    def variance(self) -> Any:
+        """The product p (1 - p) of each probability."""
+        p = self.probs
+        return p * (1 - p)
+
+
 class Poisson(Distribution):
     """The Poisson distribution, with arguments as torch.distributions.Poisson.
 
@@ -209,22 +313,22 @@ class Poisson(Distribution):
     [-2.0, -1.307, -inf]
     """
 
-    _requirements = MappingProxyType({"rate": _NOT_NEGATIVE})
+    arg_constraints = MappingProxyType({"rate": nonnegative})
+    _inner = 0.0
 
     def __init__(self, rate: Any, validate_args: bool = True) -> None:
         super().__init__(validate_args, rate=rate)
+
+    @property
+    def support(self) -> Constraint:
+        """What the values are."""
+        return nonnegative_integer
 
     def _draw(self, rng: np.random.Generator, shape: Shape, rate: Any) -> Any:
         return drawn(_draw_poisson, rng, full_like_shape(rate, shape))
 
     def _log_prob(self, value: Any, rate: Any) -> Any:
-        plain = raw(value)
-        return within(
-            (plain >= 0) & (plain == np.floor(plain)),
-            lambda x: special.xlogy(x, rate) - rate - special.gammaln(x + 1),
-            value,
-            inner=0.0,
-        )
+        return special.xlogy(value, rate) - rate - special.gammaln(value + 1)
 
     @property
     def mean(self) -> Any:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import operator
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
@@ -13,36 +14,23 @@ import gradmgr.numpy as gnp
 from gradmgr._arrays.batched import is_batched
 from gradmgr._arrays.drawing import generator
 from gradmgr._arrays.libraries import device_of, to_device
+from gradmgr._engine.context import check_may_draw
 from gradmgr._engine.tensor import Tensor, raw, wrap
+from gradmgr.distributions import constraints
+from gradmgr.distributions.constraints import Constraint
 
 Shape = tuple[int, ...]
+D = TypeVar("D", bound="Distribution")
 
 
-class Requirement(NamedTuple):
-    """What the values of a parameter must be.
-
-    Attributes:
-        holds: tells of each element of a plain array whether it is so.
-        words: the same in words, for errors.
-    """
-
-    holds: Callable[[Any], Any]
-    words: str
-
-
-FINITE = Requirement(lambda a: abs(a) < np.inf, "finite")
-POSITIVE = Requirement(lambda a: a > 0, "greater than 0")
-PROBABILITY = Requirement(lambda a: (a >= 0) & (a <= 1), "from 0 to 1")
-
-
-def sample_shape_of(shape: int | Shape, asked: str) -> Shape:
+def sample_shape_of(shape: int | Shape, asked: str, name: str = "sample_shape") -> Shape:
     """Return the shape of a sample as a tuple."""
     try:
         lengths = tuple(map(operator.index, shape)) if isinstance(shape, (tuple, list)) else (operator.index(shape),)
     except TypeError:
         lengths = (-1,)
     if any(n < 0 for n in lengths):
-        raise ValueError(f"{asked}: sample_shape must be lengths, as 5 or (5, 2); found {shape!r}")
+        raise ValueError(f"{asked}: {name} must be lengths, as 5 or (5, 2); found {shape!r}")
     return lengths
 
 
@@ -82,12 +70,12 @@ def shape_of(value: Any) -> Shape:
     return getattr(value, "shape", ())
 
 
-def require(value: Any, requirement: Requirement, name: str, owner: str) -> None:
+def require(value: Any, constraint: Constraint, name: str, owner: str) -> None:
     """Raise a ValueError unless the elements of a plain array or number are as they must be."""
-    holds = requirement.holds(value)
+    holds = constraint.holds(value)
     if not (holds if holds.__class__ is bool else holds.all()):
         raise ValueError(
-            f"{owner}: {name} must be {requirement.words}; found {first_failure(value, holds)}. validate_args=False "
+            f"{owner}: {name} must be {constraint.words}; found {first_failure(value, holds)}. validate_args=False "
             "leaves this check out"
         )
 
@@ -108,12 +96,14 @@ def generator_for(rng: Any, asked: str) -> np.random.Generator:
 
     Raises:
         TypeError: rng is none; if it is a shape, in the place where torch has it, the error says so.
+        RandomnessError: it is inside a vmap with randomness="error".
     """
     if isinstance(rng, (tuple, list)):
         raise TypeError(
             f"{asked} takes a numpy.random.Generator first, then the shape: {asked.partition('.')[2]}(rng, {rng!r}), "
             f"or sample_shape={rng!r} alone; found rng={rng!r}"
         )
+    check_may_draw(asked)
     return generator(rng, asked)
 
 
@@ -127,21 +117,23 @@ class Distribution:
 
     Attributes:
         has_rsample: whether there is an `rsample`, whose results are differentiable in the parameters.
+        arg_constraints: what each parameter must be, by its name.
     """
 
     has_rsample = False
-    _requirements: ClassVar[Mapping[str, Requirement]] = MappingProxyType({})  # by parameter; all others are finite
-    _ndims: ClassVar[Mapping[str, int]] = MappingProxyType({})  # of one value of a parameter, where that is no number
-    _event_ndim = 0
+    arg_constraints: ClassVar[Mapping[str, Constraint]] = MappingProxyType({})
+    # What the constructor asks of a parameter where that is less, as of weights whose sum need not be 1.
+    _requirements: ClassVar[Mapping[str, Constraint]] = MappingProxyType({})
+    # An element at which the density is computed in place of those outside of the support; None where none is needed.
+    _inner: ClassVar[float | None] = None
 
     def __init__(self, validate_args: bool, **parameters: Any) -> None:
         owner = type(self).__name__
         self._parameters = {name: parameter_of(value, name, owner) for name, value in parameters.items()}
         for name, value in self._parameters.items():
-            if len(shape_of(value)) < self._ndims.get(name, 0):
-                raise ValueError(
-                    f"{owner}: {name} has at least {self._ndims[name]} dimensions; found shape {shape_of(value)}"
-                )
+            ndim = self.arg_constraints[name].event_dim
+            if len(shape_of(value)) < ndim:
+                raise ValueError(f"{owner}: {name} has at least {ndim} dimensions; found shape {shape_of(value)}")
         try:
             self._batch_shape: Shape = np.broadcast_shapes(
                 *[self._batch_shape_of(name, value) for name, value in self._parameters.items()]
@@ -155,13 +147,15 @@ class Distribution:
 
     def _batch_shape_of(self, name: str, value: Any) -> Shape:
         shape = shape_of(value)
-        return shape[: len(shape) - self._ndims.get(name, 0)]
+        return shape[: len(shape) - self.arg_constraints[name].event_dim]
 
     def _check(self, name: str, value: Any) -> None:
-        requirement = self._requirements.get(name, FINITE)
+        constraint = self._requirements.get(name, self.arg_constraints[name])
+        if constraint is constraints.real or constraint is constraints.real_vector:
+            constraint = constraints.finite  # an infinite location gives NaN everywhere
         plain = raw(value)
         if not is_batched(plain):  # the examples of a vmap have no common truth value
-            require(plain, requirement, name, type(self).__name__)
+            require(plain, constraint, name, type(self).__name__)
 
     def __getattr__(self, name: str) -> Any:
         parameters = self.__dict__.get("_parameters", {})
@@ -182,6 +176,44 @@ class Distribution:
         """The shape of one value."""
         return ()
 
+    @property
+    def support(self) -> Constraint:
+        """What the values are."""
+        raise NotImplementedError
+
+    def expand(self: D, batch_shape: int | Shape) -> D:
+        """Return the same distribution with its parameters broadcast.
+
+        Args:
+            batch_shape: the new `batch_shape`, to which the present one broadcasts.
+
+        Raises:
+            ValueError: it does not.
+
+        >>> from gradmgr import distributions
+        >>> distributions.Normal(0.0, 1.0).expand((2, 3)).log_prob(0.0).shape
+        (2, 3)
+        """
+        shape = sample_shape_of(batch_shape, f"{type(self).__name__}.expand", "batch_shape")
+        if len(shape) < len(self._batch_shape) or any(
+            old not in (1, new) for old, new in zip(self._batch_shape[::-1], shape[::-1], strict=False)
+        ):
+            raise ValueError(
+                f"{type(self).__name__}.expand: batch_shape {self._batch_shape} must broadcast to the new one; found "
+                f"{shape}"
+            )
+        made = copy.copy(self)
+        made._expand_to(shape)
+        return made
+
+    def _expand_to(self, shape: Shape) -> None:
+        dtype = self._dtype_with()  # numbers become arrays, of the dtype in which they would be computed with
+        found = {}
+        for name, value in self._parameters.items():
+            own = shape_of(value)[len(self._batch_shape_of(name, value)) :]
+            found[name] = gnp.broadcast_to(value if hasattr(value, "dtype") else in_dtype(value, dtype), shape + own)
+        self._parameters, self._batch_shape = found, shape
+
     def _dtype_with(self, *values: Any) -> Any:
         return common_dtype(*self._parameters.values(), *values)
 
@@ -200,12 +232,13 @@ class Distribution:
         raise NotImplementedError
 
     def _log_prob(self, value: Any, *parameters: Any) -> Any:
+        """Return log_prob at values of the support, all in one dtype."""
         raise NotImplementedError
 
     # ------------------------------------------------------------ for the user
 
     def log_prob(self, value: Any) -> Any:
-        """Return the logarithm of the density, or of the probability, at a value; -inf where there is none.
+        """Return the logarithm of the density, or of the probability, at a value; -inf where there is none, NaN at NaN.
 
         Args:
             value: numbers of shape (..., *event_shape); the leading axes broadcast with `batch_shape`.
@@ -219,7 +252,11 @@ class Distribution:
         value = parameter_of(value, "value", f"{type(self).__name__}.log_prob")
         self._check_shape(value)
         *parameters, value = self._values(value)
-        return self._log_prob(value, *parameters)
+        if self._inner is None:
+            return self._log_prob(value, *parameters)
+        support = self.support
+        is_inside = support.holds(raw(value))
+        return within(is_inside, lambda x: self._log_prob(x, *parameters), value, self._inner, support.event_dim)
 
     def _check_shape(self, value: Any) -> None:
         try:
@@ -243,6 +280,7 @@ class Distribution:
         Raises:
             NotImplementedError: the values are discrete.
             TypeError: rng is no Generator, as where a shape is given first.
+            RandomnessError: it is called inside a vmap with randomness="error".
         """
         owner = type(self).__name__
         if not self.has_rsample:
@@ -315,13 +353,16 @@ def full_like_shape(parameter: Any, shape: Shape) -> Any:
 
 
 def within(is_inside: Any, compute: Callable[[Any], Any], value: Any, inner: Any, event_axes: int = 0) -> Any:
-    """Return compute(value) where it is defined, else -inf; computed at `inner` there, so that no gradient is NaN.
+    """Return compute(value) where it is defined, else -inf, and NaN for NaN.
 
-    The last `event_axes` axes are one value, for which `compute` returns one number.
+    It is computed at `inner` there, so that no gradient is NaN. The last `event_axes` axes are one value, for which
+    `compute` returns one number.
     """
     if is_inside.__class__ is not bool and not is_batched(is_inside) and is_inside.all():
         return compute(value)
     made = compute(gnp.where(is_inside, value, in_dtype(inner, value.dtype)))
+    is_nan = raw(value) != raw(value)
     if event_axes:
-        is_inside = is_inside.all(axis=tuple(range(-event_axes, 0)))
-    return gnp.where(is_inside, made, -np.inf)
+        axes = tuple(range(-event_axes, 0))
+        is_inside, is_nan = is_inside.all(axis=axes), is_nan.any(axis=axes)
+    return gnp.where(is_nan, np.nan, gnp.where(is_inside, made, -np.inf))

@@ -13,28 +13,23 @@ from gradmgr import special
 from gradmgr._arrays.batched import is_batched
 from gradmgr._engine.tensor import raw
 from gradmgr.distributions._continuous import log_gamma_variate, standard_normal
-from gradmgr.distributions._distribution import (
-    POSITIVE,
-    Distribution,
-    Requirement,
-    Shape,
-    require,
-    shape_of,
-    within,
+from gradmgr.distributions._distribution import Distribution, Shape, require, shape_of, within
+from gradmgr.distributions.constraints import (
+    Constraint,
+    Tested,
+    finite,
+    independent,
+    lower_cholesky,
+    lower_triangular,
+    positive,
+    positive_definite,
+    real_vector,
+    simplex,
+    symmetric,
 )
 
 _LOG_2PI = math.log(2 * math.pi)
-
-
-def _is_symmetric(matrix: Any) -> Any:
-    kind = matrix.dtype if matrix.dtype.kind == "f" else np.float64
-    tolerance = np.finfo(kind).eps ** 0.5 * abs(matrix).max(axis=(-2, -1), keepdims=True)
-    return abs(matrix - matrix.swapaxes(-1, -2)) <= tolerance
-
-
-_SYMMETRIC = Requirement(_is_symmetric, "symmetric")
-_TRIANGULAR = Requirement(lambda a: np.triu(a, 1) == 0, "lower triangular")
-_POSITIVE_DIAGONAL = Requirement(lambda a: a > 0, "greater than 0 on its diagonal")
+_POSITIVE_DIAGONAL = Tested("positive", "greater than 0 on its diagonal", positive.holds)
 _MATRICES = ("covariance_matrix", "precision_matrix", "scale_tril")
 
 
@@ -63,8 +58,15 @@ class MultivariateNormal(Distribution):
     """
 
     has_rsample = True
-    _ndims = MappingProxyType({"loc": 1, **dict.fromkeys(_MATRICES, 2)})
-    _event_ndim = 1
+    arg_constraints = MappingProxyType(
+        {
+            "loc": real_vector,
+            "covariance_matrix": positive_definite,
+            "precision_matrix": positive_definite,
+            "scale_tril": lower_cholesky,
+        }
+    )
+    _requirements = MappingProxyType(dict.fromkeys(_MATRICES, finite))  # more is asked below
 
     def __init__(
         self,
@@ -95,16 +97,21 @@ class MultivariateNormal(Distribution):
         if is_batched(matrix) or not matrix.size:
             return  # the examples of a vmap have no common truth value
         if self._given == "scale_tril":
-            require(matrix, _TRIANGULAR, self._given, "MultivariateNormal")
+            require(matrix, lower_triangular, self._given, "MultivariateNormal")
             diagonal = np.diagonal(matrix, axis1=-2, axis2=-1)
             require(diagonal, _POSITIVE_DIAGONAL, self._given, "MultivariateNormal")
         else:
-            require(matrix, _SYMMETRIC, self._given, "MultivariateNormal")
+            require(matrix, symmetric, self._given, "MultivariateNormal")
 
     @property
     def event_shape(self) -> Shape:
         """(d,)."""
         return shape_of(self._parameters["loc"])[-1:]
+
+    @property
+    def support(self) -> Constraint:
+        """What the values are."""
+        return real_vector
 
     def _factor(self, matrix: Any) -> Any:
         """Return the lower factor of the covariance."""
@@ -187,9 +194,7 @@ class Dirichlet(Distribution):
     """
 
     has_rsample = True
-    _requirements = MappingProxyType({"concentration": POSITIVE})
-    _ndims = MappingProxyType({"concentration": 1})
-    _event_ndim = 1
+    arg_constraints = MappingProxyType({"concentration": independent(positive, 1)})
 
     def __init__(self, concentration: Any, validate_args: bool = True) -> None:
         super().__init__(validate_args, concentration=concentration)
@@ -198,6 +203,11 @@ class Dirichlet(Distribution):
     def event_shape(self) -> Shape:
         """(k,)."""
         return shape_of(self._parameters["concentration"])[-1:]
+
+    @property
+    def support(self) -> Constraint:
+        """What the values are."""
+        return simplex
 
     def _draw(self, rng: np.random.Generator, shape: Shape, concentration: Any) -> Any:
         return special.softmax(log_gamma_variate(rng, shape + self.event_shape, concentration), axis=-1)

@@ -12,6 +12,7 @@ import gradmgr.numpy as gnp
 from gradmgr._engine.tensor import Tensor, raw
 from gradmgr.distributions._continuous import Normal
 from gradmgr.distributions._distribution import Distribution, Shape, in_dtype, parameter_of, within
+from gradmgr.distributions.constraints import Constraint, independent
 from gradmgr.distributions.transforms import ComposeTransform, ExpTransform, Transform
 
 
@@ -63,6 +64,15 @@ class Independent(Distribution):
     def event_shape(self) -> Shape:
         """The last batch axes of the base, and its event_shape."""
         return self._event_shape
+
+    @property
+    def support(self) -> Constraint:
+        """What the values are."""
+        return independent(self.base_dist.support, self.reinterpreted_batch_ndims)
+
+    def _expand_to(self, shape: Shape) -> None:
+        own = self._event_shape[: self.reinterpreted_batch_ndims]
+        self.base_dist, self._batch_shape = self.base_dist.expand(shape + own), shape
 
     def log_prob(self, value: Any) -> Any:
         """Return the sum of the logarithms of the densities of the variables."""
@@ -150,6 +160,15 @@ class TransformedDistribution(Distribution):
     def event_shape(self) -> Shape:
         """That of the base."""
         return self.base_dist.event_shape
+
+    @property
+    def support(self) -> Constraint:
+        """What the values are."""
+        codomain, axes = self._transform.codomain, len(self.event_shape)
+        return independent(codomain, axes) if axes else codomain
+
+    def _expand_to(self, shape: Shape) -> None:
+        self.base_dist, self._batch_shape = self.base_dist.expand(shape), shape
 
     def log_prob(self, value: Any) -> Any:
         """Return log_prob of the base at the inverse, less the logarithms of the slopes; -inf where there is none."""

@@ -14,6 +14,16 @@ import numpy as np
 import gradmgr.numpy as gnp
 from gradmgr import special
 from gradmgr._engine.tensor import raw
+from gradmgr.distributions.constraints import (
+    Bounded,
+    Constraint,
+    Independent,
+    finite,
+    interval,
+    positive,
+    real,
+    unit_interval,
+)
 
 __all__ = [
     "AffineTransform",
@@ -23,6 +33,8 @@ __all__ = [
     "SoftplusTransform",
     "TanhTransform",
     "Transform",
+    "biject_to",
+    "transform_to",
 ]
 
 
@@ -32,11 +44,16 @@ class Transform:
     A transform is called with x and returns y; `inv(y)` returns x, `log_abs_det_jacobian(x, y)` log |dy/dx|, of the
     shape of x, and `holds_for(y)` tells of each plain number whether it is a value of the function.
 
+    Attributes:
+        codomain: the constraint that its values meet.
+
     >>> from gradmgr.distributions import transforms
     >>> t = transforms.AffineTransform(1.0, 2.0)
     >>> t(3.0), t.inv(7.0), round(t.log_abs_det_jacobian(3.0, 7.0), 3)
     (7.0, 3.0, 0.693)
     """
+
+    codomain: Constraint = real
 
     @property
     def parameter_shape(self) -> tuple[int, ...]:
@@ -103,6 +120,8 @@ class ExpTransform(Transform):
     np.float64(0.0)
     """
 
+    codomain = positive
+
     def __call__(self, x: Any) -> Any:
         return gnp.exp(x)
 
@@ -126,6 +145,8 @@ class SigmoidTransform(Transform):
     >>> transforms.SigmoidTransform()(0.0)
     np.float64(0.5)
     """
+
+    codomain = unit_interval
 
     def __call__(self, x: Any) -> Any:
         return special.expit(x)
@@ -151,6 +172,8 @@ class TanhTransform(Transform):
     np.float64(0.0)
     """
 
+    codomain = interval(-1.0, 1.0)
+
     def __call__(self, x: Any) -> Any:
         return gnp.tanh(x)
 
@@ -174,6 +197,8 @@ class SoftplusTransform(Transform):
     >>> transforms.SoftplusTransform()(0.0).round(3)
     np.float64(0.693)
     """
+
+    codomain = positive
 
     def __call__(self, x: Any) -> Any:
         return -special.log_expit(-x)
@@ -204,6 +229,11 @@ class ComposeTransform(Transform):
         self.parts = list(parts)
 
     @property
+    def codomain(self) -> Constraint:  # type: ignore[override]  # that of the last
+        """That of the last part."""
+        return self.parts[-1].codomain if self.parts else real
+
+    @property
     def parameter_shape(self) -> tuple[int, ...]:
         """The shape to which those of the parts broadcast."""
         return np.broadcast_shapes(*[part.parameter_shape for part in self.parts])
@@ -221,7 +251,7 @@ class ComposeTransform(Transform):
 
     def log_abs_det_jacobian(self, x: Any, y: Any) -> Any:
         """Return the sum of the parts'."""
-        total: Any = 0
+        total: Any = 0 if self.parts else x * 0
         for part in self.parts:
             step = part(x)
             total, x = total + part.log_abs_det_jacobian(x, step), step
@@ -229,7 +259,7 @@ class ComposeTransform(Transform):
 
     def holds_for(self, y: Any) -> Any:
         """Tell whether each part has it as a value."""
-        holds: Any = True
+        holds: Any = y == y
         for part in reversed(self.parts):
             inside = part.holds_for(y)
             holds = holds & inside
@@ -238,3 +268,56 @@ class ComposeTransform(Transform):
 
     def __repr__(self) -> str:
         return f"ComposeTransform({self.parts!r})"
+
+
+def biject_to(constraint: Constraint) -> Transform:
+    """Return an invertible function of all real numbers whose values meet a constraint.
+
+    Args:
+        constraint: of `constraints`: real, or between bounds, or `independent` of such.
+
+    Raises:
+        NotImplementedError: there is none that works element by element, as for a simplex or integers.
+
+    >>> from gradmgr import distributions
+    >>> distributions.biject_to(distributions.constraints.positive)
+    ExpTransform()
+    >>> distributions.biject_to(distributions.constraints.interval(-1.0, 3.0))(0.0)
+    np.float64(1.0)
+    """
+    return _transform_onto(constraint, "biject_to")
+
+
+def transform_to(constraint: Constraint) -> Transform:
+    """Return a function of all real numbers whose values meet a constraint, as `biject_to`.
+
+    >>> from gradmgr import distributions
+    >>> unconstrained = -1.5
+    >>> scale = distributions.transform_to(distributions.Normal.arg_constraints["scale"])(unconstrained)
+    >>> scale.round(3)
+    np.float64(0.223)
+    """
+    return _transform_onto(constraint, "transform_to")
+
+
+def _transform_onto(constraint: Constraint, asked: str) -> Transform:
+    if isinstance(constraint, Independent):
+        return _transform_onto(constraint.base_constraint, asked)
+    if constraint is real or constraint is finite:
+        return ComposeTransform([])
+    if not isinstance(constraint, Bounded) or constraint.is_discrete:
+        raise NotImplementedError(
+            f"{asked} has functions for real numbers and those between bounds; found {constraint!r}"
+        )
+    lower, upper = constraint.lower_bound, constraint.upper_bound
+    if lower is None:
+        return ComposeTransform([ExpTransform(), AffineTransform(upper, -1.0)])
+    if upper is None:
+        return ExpTransform() if _is(lower, 0) else ComposeTransform([ExpTransform(), AffineTransform(lower, 1.0)])
+    if _is(lower, 0) and _is(upper, 1):
+        return SigmoidTransform()
+    return ComposeTransform([SigmoidTransform(), AffineTransform(lower, upper - lower)])
+
+
+def _is(bound: Any, number: int) -> bool:
+    return isinstance(bound, (int, float)) and bound == number

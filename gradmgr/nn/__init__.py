@@ -22,8 +22,11 @@ numpy.random.Generator passed as `rng` to layers and to `nn.init`: one seed make
 True
 """
 
+from types import MappingProxyType
+from typing import TYPE_CHECKING, NoReturn
+
 from gradmgr._engine.parameter import Parameter
-from gradmgr.nn import functional, init
+from gradmgr.nn import functional, init, utils
 from gradmgr.nn._functions.onednn import convolution_library
 from gradmgr.nn._modules.activation import (
     ELU,
@@ -157,4 +160,16 @@ __all__ = [
     "functional_call",
     "init",
     "summary",
+    "utils",
 ]
+
+# Names of torch.nn that stand elsewhere, and why.
+_ELSEWHERE = MappingProxyType(
+    {"SyncBatchNorm": "it is gradmgr.distributed.SyncBatchNorm, as layers do not depend on the connection of ranks"}
+)
+
+if not TYPE_CHECKING:  # for which every name would be there
+
+    def __getattr__(name: str) -> NoReturn:
+        more = f": {_ELSEWHERE[name]}" if name in _ELSEWHERE else ""
+        raise AttributeError(f"module 'gradmgr.nn' has no attribute {name!r}{more}")

@@ -26,6 +26,7 @@ import numpy as np
 from gradmgr import errors
 from gradmgr._arrays import libraries
 from gradmgr._arrays.drawing import generator
+from gradmgr._engine.context import check_may_draw
 from gradmgr._engine.history.modes import no_grad
 from gradmgr._engine.tensor import Tensor, describe
 from gradmgr.nn._functions.arguments import check_floating, check_word, integer, number
@@ -303,6 +304,7 @@ def sparse_(tensor: T, sparsity: float, std: float = 0.01, *, rng: Rng = None) -
 def _fill_with_draws(tensor: T, asked: str, rng: Rng, draw: Callable[[np.random.Generator, tuple[int, ...]], Any]) -> T:
     _check_tensor(tensor, asked)
     check_floating(asked, tensor=tensor)
+    check_may_draw(asked)
     chosen = generator(rng, asked)
     return _fill(tensor, asked, lambda shape: draw(chosen, shape) if tensor.size else np.empty(shape))
 

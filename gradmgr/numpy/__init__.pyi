@@ -608,10 +608,15 @@ __all__ = [
     "zeros_like",
 ]
 abs: Ufunc1
+"""Compute `numpy.abs` of Tensors or arrays, differentiably."""
 absolute: Ufunc1
+"""Compute `numpy.abs` of Tensors or arrays, differentiably."""
 acos: Ufunc1
+"""Compute `numpy.acos` of Tensors or arrays, differentiably."""
 acosh: Ufunc1
+"""Compute `numpy.acosh` of Tensors or arrays, differentiably."""
 add: Ufunc2
+"""Compute `numpy.add` of Tensors or arrays, differentiably."""
 
 @overload
 def all(
@@ -682,12 +687,19 @@ def arange(
 ) -> Tensor: ...
 
 arccos: Ufunc1
+"""Compute `numpy.acos` of Tensors or arrays, differentiably."""
 arccosh: Ufunc1
+"""Compute `numpy.acosh` of Tensors or arrays, differentiably."""
 arcsin: Ufunc1
+"""Compute `numpy.arcsin` of Tensors or arrays, differentiably."""
 arcsinh: Ufunc1
+"""Compute `numpy.arcsinh` of Tensors or arrays, differentiably."""
 arctan: Ufunc1
+"""Compute `numpy.arctan` of Tensors or arrays, differentiably."""
 arctan2: Ufunc2
+"""Compute `numpy.arctan2` of Tensors or arrays, differentiably."""
 arctanh: Ufunc1
+"""Compute `numpy.arctanh` of Tensors or arrays, differentiably."""
 
 @overload
 def argmax(a: Tensor, axis: Axis = None, out: Tensor | None = None, *, keepdims: _bool = ...) -> Tensor: ...
@@ -790,7 +802,9 @@ def ascontiguousarray(a: Any, dtype: DTypeLike | None = None, *, like: Any = Non
 def asfortranarray(a: Any, dtype: DTypeLike | None = None, *, like: Any = None) -> Tensor: ...
 
 asin: Ufunc1
+"""Compute `numpy.arcsin` of Tensors or arrays, differentiably."""
 asinh: Ufunc1
+"""Compute `numpy.arcsinh` of Tensors or arrays, differentiably."""
 
 @overload
 def astype(x: Tensor, dtype: DTypeLike | None, /, *, copy: _bool = True, device: str | None = None) -> Tensor: ...
@@ -798,8 +812,11 @@ def astype(x: Tensor, dtype: DTypeLike | None, /, *, copy: _bool = True, device:
 def astype(x: Any, dtype: DTypeLike | None, /, *, copy: _bool = True, device: str | None = None) -> Any: ...
 
 atan: Ufunc1
+"""Compute `numpy.arctan` of Tensors or arrays, differentiably."""
 atan2: Ufunc2
+"""Compute `numpy.arctan2` of Tensors or arrays, differentiably."""
 atanh: Ufunc1
+"""Compute `numpy.arctanh` of Tensors or arrays, differentiably."""
 
 @overload
 def atleast_1d(a0: Tensor, /) -> Tensor: ...
@@ -844,13 +861,21 @@ def bincount(x: Tensor, /, weights: Any = None, minlength: int = 0) -> Tensor: .
 def bincount(x: Any, /, weights: Any = None, minlength: int = 0) -> Any: ...
 
 bitwise_and: Constant2
+"""`numpy.bitwise_and` on the values; the result carries no gradient."""
 bitwise_count: Constant1
+"""`numpy.bitwise_count` on the values; the result carries no gradient."""
 bitwise_invert: Constant1
+"""`numpy.invert` on the values; the result carries no gradient."""
 bitwise_left_shift: Constant2
+"""`numpy.left_shift` on the values; the result carries no gradient."""
 bitwise_not: Constant1
+"""`numpy.invert` on the values; the result carries no gradient."""
 bitwise_or: Constant2
+"""`numpy.bitwise_or` on the values; the result carries no gradient."""
 bitwise_right_shift: Constant2
+"""`numpy.right_shift` on the values; the result carries no gradient."""
 bitwise_xor: Constant2
+"""`numpy.bitwise_xor` on the values; the result carries no gradient."""
 
 def blackman(M: Any) -> Tensor: ...
 @overload
@@ -886,7 +911,9 @@ def busday_offset(
 def can_cast(from_: Any, to: Any, casting: str = "safe") -> _bool: ...
 
 cbrt: Ufunc1
+"""Compute `numpy.cbrt` of Tensors or arrays, differentiably."""
 ceil: Ufunc1
+"""Compute `numpy.ceil` of Tensors or arrays, differentiably."""
 
 @overload
 def choose(a: Tensor, choices: Any, out: Tensor | None = None, mode: Any = "raise") -> Tensor: ...
@@ -950,7 +977,9 @@ def concatenate(
 ) -> Any: ...
 
 conj: Ufunc1
+"""Compute `numpy.conj` of Tensors or arrays, differentiably."""
 conjugate: Ufunc1
+"""Compute `numpy.conj` of Tensors or arrays, differentiably."""
 
 @overload
 def convolve(a: Tensor, v: Any, mode: str = "full") -> Tensor: ...
@@ -964,6 +993,7 @@ def copy(a: Tensor, order: str = "K", subok: _bool = False) -> Tensor: ...
 def copy(a: Any, order: str = "K", subok: _bool = False) -> Any: ...
 
 copysign: Ufunc2
+"""Compute `numpy.copysign` of Tensors or arrays, differentiably."""
 
 def copyto(dst: Any, src: Any, casting: Any = "same_kind", where: Any = True) -> None: ...
 @overload
@@ -978,7 +1008,9 @@ def correlate(a: Any, v: Tensor, mode: str = "valid") -> Tensor: ...
 def correlate(a: Any, v: Any, mode: str = "valid") -> Any: ...
 
 cos: Ufunc1
+"""Compute `numpy.cos` of Tensors or arrays, differentiably."""
 cosh: Ufunc1
+"""Compute `numpy.cosh` of Tensors or arrays, differentiably."""
 
 @overload
 def count_nonzero(a: Tensor, axis: Axis = None, *, keepdims: _bool = False) -> Tensor: ...
@@ -1067,7 +1099,9 @@ def cumulative_sum(
 def datetime_as_string(arr: Any, unit: Any = None, timezone: Any = "naive", casting: Any = "same_kind") -> Any: ...
 
 deg2rad: Ufunc1
+"""Compute `numpy.deg2rad` of Tensors or arrays, differentiably."""
 degrees: Ufunc1
+"""Compute `numpy.degrees` of Tensors or arrays, differentiably."""
 
 @overload
 def delete(arr: Tensor, obj: Any, axis: int | None = None) -> Tensor: ...
@@ -1100,6 +1134,7 @@ def digitize(x: Tensor, bins: Any, right: Any = False) -> Tensor: ...
 def digitize(x: Any, bins: Any, right: Any = False) -> Any: ...
 
 divide: Ufunc2
+"""Compute `numpy.divide` of Tensors or arrays, differentiably."""
 
 @overload
 def divmod(x: Tensor, y: Any, /, *, out: Any = None, where: Any = True, dtype: Any = None) -> tuple[Tensor, Tensor]: ...
@@ -1174,8 +1209,11 @@ def empty_like(
 ) -> Tensor: ...
 
 equal: Constant2
+"""`numpy.equal` on the values; the result carries no gradient."""
 exp: Ufunc1
+"""Compute `numpy.exp` of Tensors or arrays, differentiably."""
 exp2: Ufunc1
+"""Compute `numpy.exp2` of Tensors or arrays, differentiably."""
 
 @overload
 def expand_dims(a: Tensor, axis: int | Sequence[int]) -> Tensor: ...
@@ -1183,6 +1221,7 @@ def expand_dims(a: Tensor, axis: int | Sequence[int]) -> Tensor: ...
 def expand_dims(a: Any, axis: int | Sequence[int]) -> Any: ...
 
 expm1: Ufunc1
+"""Compute `numpy.expm1` of Tensors or arrays, differentiably."""
 
 @overload
 def extract(condition: Tensor, arr: Any) -> Tensor: ...
@@ -1202,6 +1241,7 @@ def eye(
 ) -> Tensor: ...
 
 fabs: Ufunc1
+"""Compute `numpy.fabs` of Tensors or arrays, differentiably."""
 
 def fill_diagonal(a: Any, val: Any, wrap: _bool = False) -> None: ...
 @overload
@@ -1226,11 +1266,17 @@ def flipud(m: Tensor) -> Tensor: ...
 def flipud(m: Any) -> Any: ...
 
 float_power: Ufunc2
+"""Raise to a power in float64 or complex128 as `numpy.float_power`."""
 floor: Ufunc1
+"""Compute `numpy.floor` of Tensors or arrays, differentiably."""
 floor_divide: Ufunc2
+"""Compute `numpy.floor_divide` of Tensors or arrays, differentiably."""
 fmax: Ufunc2
+"""Compute `numpy.fmax` of Tensors or arrays, differentiably."""
 fmin: Ufunc2
+"""Compute `numpy.fmin` of Tensors or arrays, differentiably."""
 fmod: Ufunc2
+"""Compute `numpy.fmod` of Tensors or arrays, differentiably."""
 
 def format_float_positional(
     x: Any,
@@ -1291,6 +1337,7 @@ def full_like(
 ) -> Tensor: ...
 
 gcd: Constant2
+"""`numpy.gcd` on the values; the result carries no gradient."""
 
 def genfromtxt(
     fname: Any,
@@ -1329,12 +1376,15 @@ def gradient(f: Tensor, *varargs: Any, axis: Axis = None, edge_order: int = 1) -
 def gradient(f: Any, *varargs: Any, axis: Axis = None, edge_order: int = 1) -> Any: ...
 
 greater: Constant2
+"""`numpy.greater` on the values; the result carries no gradient."""
 greater_equal: Constant2
+"""`numpy.greater_equal` on the values; the result carries no gradient."""
 
 def hamming(M: Any) -> Tensor: ...
 def hanning(M: Any) -> Tensor: ...
 
 heaviside: Ufunc2
+"""Compute `numpy.heaviside` of Tensors or arrays, differentiably."""
 
 @overload
 def histogram(
@@ -1378,6 +1428,7 @@ def hstack(tup: Sequence[Tensor], *, dtype: DTypeLike | None = None, casting: st
 def hstack(tup: Any, *, dtype: DTypeLike | None = None, casting: str = "same_kind") -> Any: ...
 
 hypot: Ufunc2
+"""Compute `numpy.hypot` of Tensors or arrays, differentiably."""
 
 @overload
 def i0(x: Tensor) -> Tensor: ...
@@ -1433,6 +1484,7 @@ def intersect1d(ar1: Tensor, ar2: Any, assume_unique: _bool = False, return_indi
 def intersect1d(ar1: Any, ar2: Any, assume_unique: _bool = False, return_indices: _bool = False) -> Any: ...
 
 invert: Constant1
+"""`numpy.invert` on the values; the result carries no gradient."""
 
 def is_busday(
     dates: Any, weekmask: Any = "1111100", holidays: Any = None, busdaycal: Any = None, out: Any = None
@@ -1450,6 +1502,7 @@ def iscomplex(x: Any) -> Any: ...
 def iscomplexobj(x: Any) -> _bool: ...
 
 isfinite: Constant1
+"""`numpy.isfinite` on the values; the result carries no gradient."""
 
 def isfortran(a: Any) -> _bool: ...
 @overload
@@ -1466,8 +1519,11 @@ def isin(
 ) -> Any: ...
 
 isinf: Constant1
+"""`numpy.isinf` on the values; the result carries no gradient."""
 isnan: Constant1
+"""`numpy.isnan` on the values; the result carries no gradient."""
 isnat: Constant1
+"""`numpy.isnat` on the values; the result carries no gradient."""
 
 @overload
 def isneginf(x: Tensor, out: Tensor | None = None) -> Tensor: ...
@@ -1495,10 +1551,15 @@ def kron(a: Any, b: Tensor) -> Tensor: ...
 def kron(a: Any, b: Any) -> Any: ...
 
 lcm: Constant2
+"""`numpy.lcm` on the values; the result carries no gradient."""
 ldexp: Ufunc2
+"""Return x1 * 2**x2 as `numpy.ldexp`, exactly; gradients flow into x1."""
 left_shift: Constant2
+"""`numpy.left_shift` on the values; the result carries no gradient."""
 less: Constant2
+"""`numpy.less` on the values; the result carries no gradient."""
 less_equal: Constant2
+"""`numpy.less_equal` on the values; the result carries no gradient."""
 
 @overload
 def lexsort(keys: Sequence[Tensor], axis: int = -1) -> Tensor: ...
@@ -1567,15 +1628,25 @@ def loadtxt(
 ) -> Tensor: ...
 
 log: Ufunc1
+"""Compute `numpy.log` of Tensors or arrays, differentiably."""
 log10: Ufunc1
+"""Compute `numpy.log10` of Tensors or arrays, differentiably."""
 log1p: Ufunc1
+"""Compute `numpy.log1p` of Tensors or arrays, differentiably."""
 log2: Ufunc1
+"""Compute `numpy.log2` of Tensors or arrays, differentiably."""
 logaddexp: Ufunc2
+"""Compute `numpy.logaddexp` of Tensors or arrays, differentiably."""
 logaddexp2: Ufunc2
+"""Compute `numpy.logaddexp2` of Tensors or arrays, differentiably."""
 logical_and: Constant2
+"""`numpy.logical_and` on the values; the result carries no gradient."""
 logical_not: Constant1
+"""`numpy.logical_not` on the values; the result carries no gradient."""
 logical_or: Constant2
+"""`numpy.logical_or` on the values; the result carries no gradient."""
 logical_xor: Constant2
+"""`numpy.logical_xor` on the values; the result carries no gradient."""
 
 def logspace(
     start: Any,
@@ -1589,6 +1660,7 @@ def logspace(
 def mask_indices(n: Any, mask_func: Any, k: Any = 0) -> tuple[Tensor, ...]: ...
 
 matmul: Ufunc2
+"""Compute `numpy.matmul` of Tensors or arrays, differentiably."""
 
 @overload
 def matrix_transpose(x: Tensor, /) -> Tensor: ...
@@ -1619,6 +1691,7 @@ def max(
 ) -> Any: ...
 
 maximum: Ufunc2
+"""Compute `numpy.maximum` of Tensors or arrays, differentiably."""
 
 def may_share_memory(a: Any, b: Any, /, max_work: Any = 0) -> _bool: ...
 @overload
@@ -1669,10 +1742,12 @@ def min(
 def min_scalar_type(a: Any, /) -> np.dtype[Any]: ...
 
 minimum: Ufunc2
+"""Compute `numpy.minimum` of Tensors or arrays, differentiably."""
 
 def mintypecode(typechars: Any, typeset: Any = "GDFgdf", default: Any = "d") -> str: ...
 
 mod: Ufunc2
+"""Compute `numpy.mod` of Tensors or arrays, differentiably."""
 
 @overload
 def modf(x: Tensor, /, *, out: Any = None, where: Any = True, dtype: Any = None) -> tuple[Tensor, Tensor]: ...
@@ -1684,6 +1759,7 @@ def moveaxis(a: Tensor, source: Any, destination: Any) -> Tensor: ...
 def moveaxis(a: Any, source: Any, destination: Any) -> Any: ...
 
 multiply: Ufunc2
+"""Compute `numpy.multiply` of Tensors or arrays, differentiably."""
 
 @overload
 def nan_to_num(x: Tensor, copy: _bool = True, nan: Any = 0.0, posinf: Any = None, neginf: Any = None) -> Tensor: ...
@@ -1900,7 +1976,9 @@ def ndenumerate(arr: Any) -> Iterator[tuple[tuple[int, ...], Any]]: ...
 def ndim(a: Any) -> int: ...
 
 negative: Ufunc1
+"""Compute `numpy.negative` of Tensors or arrays, differentiably."""
 nextafter: Ufunc2
+"""Compute `numpy.nextafter` of Tensors or arrays, differentiably."""
 
 @overload
 def nonzero(a: Tensor) -> tuple[Tensor, ...]: ...
@@ -1908,6 +1986,7 @@ def nonzero(a: Tensor) -> tuple[Tensor, ...]: ...
 def nonzero(a: Any) -> tuple[Any, ...]: ...
 
 not_equal: Constant2
+"""`numpy.not_equal` on the values; the result carries no gradient."""
 
 def ones(
     shape: Any, dtype: DTypeLike | None = None, order: str = "C", *, device: str | None = None, like: Any = None
@@ -2059,8 +2138,11 @@ def polyval(p: Any, x: Tensor) -> Tensor: ...
 def polyval(p: Any, x: Any) -> Any: ...
 
 positive: Ufunc1
+"""Compute `numpy.positive` of Tensors or arrays, differentiably."""
 pow: Ufunc2
+"""Compute `numpy.pow` of Tensors or arrays, differentiably."""
 power: Ufunc2
+"""Compute `numpy.pow` of Tensors or arrays, differentiably."""
 
 @overload
 def prod(
@@ -2115,7 +2197,9 @@ def quantile(
 ) -> Any: ...
 
 rad2deg: Ufunc1
+"""Compute `numpy.degrees` of Tensors or arrays, differentiably."""
 radians: Ufunc1
+"""Compute `numpy.deg2rad` of Tensors or arrays, differentiably."""
 
 @overload
 def ravel(a: Tensor, order: str = "C") -> Tensor: ...
@@ -2135,7 +2219,9 @@ def real_if_close(a: Tensor, tol: float = 100) -> Tensor: ...
 def real_if_close(a: Any, tol: float = 100) -> Any: ...
 
 reciprocal: Ufunc1
+"""Compute `numpy.reciprocal` of Tensors or arrays, differentiably."""
 remainder: Ufunc2
+"""Compute `numpy.mod` of Tensors or arrays, differentiably."""
 
 @overload
 def repeat(a: Tensor, repeats: Any, axis: int | None = None) -> Tensor: ...
@@ -2153,7 +2239,9 @@ def resize(a: Any, new_shape: Any) -> Any: ...
 def result_type(*arrays_and_dtypes: Any) -> np.dtype[Any]: ...
 
 right_shift: Constant2
+"""`numpy.right_shift` on the values; the result carries no gradient."""
 rint: Ufunc1
+"""Compute `numpy.rint` of Tensors or arrays, differentiably."""
 
 @overload
 def roll(a: Tensor, shift: Any, axis: Axis = None) -> Tensor: ...
@@ -2219,8 +2307,11 @@ def shape(a: Any) -> tuple[int, ...]: ...
 def shares_memory(a: Any, b: Any, /, max_work: Any = -1) -> _bool: ...
 
 sign: Ufunc1
+"""Compute `numpy.sign` of Tensors or arrays, differentiably."""
 signbit: Constant1
+"""`numpy.signbit` on the values; the result carries no gradient."""
 sin: Ufunc1
+"""Compute `numpy.sin` of Tensors or arrays, differentiably."""
 
 @overload
 def sinc(x: Tensor) -> Tensor: ...
@@ -2228,6 +2319,7 @@ def sinc(x: Tensor) -> Tensor: ...
 def sinc(x: Any) -> Any: ...
 
 sinh: Ufunc1
+"""Compute `numpy.sinh` of Tensors or arrays, differentiably."""
 
 def size(a: Any, axis: Axis = None) -> int: ...
 @overload
@@ -2256,6 +2348,7 @@ def sort_complex(a: Tensor) -> Tensor: ...
 def sort_complex(a: Any) -> Any: ...
 
 spacing: Ufunc1
+"""Compute `numpy.spacing` of Tensors or arrays, differentiably."""
 
 @overload
 def split(ary: Tensor, indices_or_sections: Any, axis: int = 0) -> list[Tensor]: ...
@@ -2263,7 +2356,9 @@ def split(ary: Tensor, indices_or_sections: Any, axis: int = 0) -> list[Tensor]:
 def split(ary: Any, indices_or_sections: Any, axis: int = 0) -> list[Any]: ...
 
 sqrt: Ufunc1
+"""Compute `numpy.sqrt` of Tensors or arrays, differentiably."""
 square: Ufunc1
+"""Compute `numpy.square` of Tensors or arrays, differentiably."""
 
 @overload
 def squeeze(a: Tensor, axis: Axis = None) -> Tensor: ...
@@ -2310,6 +2405,7 @@ def std(
 ) -> Any: ...
 
 subtract: Ufunc2
+"""Compute `numpy.subtract` of Tensors or arrays, differentiably."""
 
 @overload
 def sum(
@@ -2347,7 +2443,9 @@ def take_along_axis(arr: Tensor, indices: Any, axis: int | None = -1) -> Tensor:
 def take_along_axis(arr: Any, indices: Any, axis: int | None = -1) -> Any: ...
 
 tan: Ufunc1
+"""Compute `numpy.tan` of Tensors or arrays, differentiably."""
 tanh: Ufunc1
+"""Compute `numpy.tanh` of Tensors or arrays, differentiably."""
 
 @overload
 def tensordot(a: Tensor, b: Any, axes: Any = 2) -> Tensor: ...
@@ -2405,7 +2503,9 @@ def triu_indices_from(arr: Tensor, k: Any = 0) -> tuple[Tensor, ...]: ...
 def triu_indices_from(arr: Any, k: Any = 0) -> tuple[Any, ...]: ...
 
 true_divide: Ufunc2
+"""Compute `numpy.divide` of Tensors or arrays, differentiably."""
 trunc: Ufunc1
+"""Compute `numpy.trunc` of Tensors or arrays, differentiably."""
 
 @overload
 def union1d(ar1: Tensor, ar2: Any) -> Tensor: ...

@@ -17,7 +17,7 @@ from numpy.lib.array_utils import normalize_axis_index
 
 from gradmgr import errors
 from gradmgr._arrays import batched, libraries
-from gradmgr._engine.context import current, rebind, recorders
+from gradmgr._engine.context import check_may_draw, current, rebind, recorders
 from gradmgr._engine.elementwise import conj
 from gradmgr._engine.mutation import as_type, updater, written_in_place
 from gradmgr._engine.tensor import Tensor, describe, raw, wrap
@@ -525,6 +525,7 @@ def _draw(x: Tensor, generator: Any, name: str, method: str, *args: Any, like: A
         )
     if x.dtype.kind in "biu" and name not in ("bernoulli_", "geometric_", "random_"):
         raise errors.DtypeError(f"{name} fills with real numbers, not {describe(x)}; make it of a floating dtype")
+    check_may_draw(name)
     return libraries.foreign(getattr(generator, method), batched.innermost(x._array), batched.innermost(like))(
         *args, x.shape
     )

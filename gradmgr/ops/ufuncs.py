@@ -470,7 +470,7 @@ def _group_repeats(places: Any) -> list[Any]:
 
 def matvec(x1: Any, x2: Any, /, out: Any = None, *, axes: Any = None, dtype: Any = None) -> Any:
     """Multiply matrices with vectors as `numpy.matvec`."""
-    if not any(holds_tensor(t) for t in (x1, x2, out)) and hasattr(np, "matvec"):
+    if _is_for_numpy("matvec", x1, x2, out):
         return np.matvec(x1, x2, **_given_keywords(out=out, axes=axes, dtype=dtype))
     x, v = _core_axes("matvec", x1, x2, axes, dtype, ((-2, -1), -1))
     return _product("matvec", matmul(x, expand_dims(v, -1)), -1, axes, out)
@@ -478,7 +478,7 @@ def matvec(x1: Any, x2: Any, /, out: Any = None, *, axes: Any = None, dtype: Any
 
 def vecmat(x1: Any, x2: Any, /, out: Any = None, *, axes: Any = None, dtype: Any = None) -> Any:
     """Multiply vectors, conjugated, with matrices as `numpy.vecmat`."""
-    if not any(holds_tensor(t) for t in (x1, x2, out)) and hasattr(np, "vecmat"):
+    if _is_for_numpy("vecmat", x1, x2, out):
         return np.vecmat(x1, x2, **_given_keywords(out=out, axes=axes, dtype=dtype))
     v, x = _core_axes("vecmat", x1, x2, axes, dtype, (-1, (-2, -1)))
     return _product("vecmat", matmul(expand_dims(conj_of(v), -2), x), -2, axes, out)
@@ -496,7 +496,7 @@ def vecdot(
     dtype: Any = None,
 ) -> Any:
     """Multiply vectors with vectors, the first conjugated, as `numpy.vecdot`."""
-    if not any(holds_tensor(t) for t in (x1, x2, out)) and hasattr(np, "vecdot"):
+    if _is_for_numpy("vecdot", x1, x2, out):
         asked = _given_keywords(out=out, axes=axes, axis=axis, keepdims=keepdims or None, dtype=dtype)
         return np.vecdot(x1, x2, **asked)
     if axes is not None and (axis is not None or keepdims):
@@ -510,6 +510,11 @@ def vecdot(
     z = dot_products(x, y)
     z = expand_dims(z, single) if keepdims else z
     return z if out is None else store(out, z, "vecdot(out=...)")
+
+
+def _is_for_numpy(name: str, *operands: Any) -> bool:
+    """Tell whether NumPy has a function, and no operand is a Tensor or a GPU's array: CuPy has no such functions."""
+    return hasattr(np, name) and not any(holds_tensor(t) or libraries.root(t) is not np for t in operands)
 
 
 def _given_keywords(**keywords: Any) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from gradmgr._engine.display import Text
 from gradmgr._engine.observers import SourceLocation
 from gradmgr.profiler._collect import BACKWARD, OP, REGION, VJP, Frames, Node, Profiler
 from gradmgr.profiler._table import duration, format_table
@@ -295,7 +296,10 @@ class EventList(list[Any]):
         self._wall = wall
 
     def __str__(self) -> str:
-        return self.table()
+        return str(self.table())
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(str(self))
 
     @property
     def self_cpu_time_total(self) -> float:
@@ -330,7 +334,7 @@ class EventList(list[Any]):
             ValueError: `sort_by` or `time_unit` is not known.
         """
         widths = (max_name_column_width, max_shapes_column_width, max_src_column_width)
-        return format_table(self, sort_by, row_limit, widths, header, top_level_events_only, time_unit)
+        return Text(format_table(self, sort_by, row_limit, widths, header, top_level_events_only, time_unit))
 
     def key_averages(self, group_by_input_shape: bool = False, group_by_stack_n: int = 0) -> EventList:
         """Add up the events of each name.

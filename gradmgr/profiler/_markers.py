@@ -219,7 +219,9 @@ class emit_nvtx(_Emit):  # noqa: N801  # torch's spelling
     def _make_marker(self, record_shapes: bool) -> _Marker:
         nvtx = libraries.import_cupy("emit_nvtx").cuda.nvtx
         if not getattr(nvtx, "available", True):
-            raise errors.DeviceError("emit_nvtx: this CuPy was built without NVTX; install gradmgr[cuda12] or [cuda13]")
+            raise errors.DeviceError(
+                f"emit_nvtx: this CuPy was built without NVTX; {errors.how_to_install('cuda12', 'cuda13')}"
+            )
         return _Nvtx(nvtx, record_shapes)
 
 
@@ -245,6 +247,6 @@ class emit_itt(_Emit):  # noqa: N801  # torch's spelling
             ittapi = importlib.import_module("ittapi")
         except ImportError as error:
             raise errors.MissingDependencyError(
-                "emit_itt needs the ittapi package, which is not installed; install gradmgr[itt]"
+                f"emit_itt needs the ittapi package, which is not installed; {errors.how_to_install('itt')}"
             ) from error
         return _Itt(ittapi, record_shapes)

@@ -136,7 +136,6 @@ ELSEWHERE = {
     "distributed",  # needs ranks: tests/tools/test_allreduce.py
     "emit_nvtx",  # needs CuPy; emit_itt, which shares its code, is in a step
     "serialization",  # the module of save and load
-    "to_svg",  # runs Graphviz on what to_dot gives
 }
 
 

@@ -169,7 +169,7 @@ GPU_REQUESTS = {
 @pytest.mark.usefixtures("without_cupy")
 def test_a_gpu_without_cupy_is_an_error_that_names_the_extra(request_):
     t = tensor([1.0])
-    with pytest.raises(errors.DeviceError, match=r"CuPy.*install gradmgr\[cuda12\] or gradmgr\[cuda13\]") as caught:
+    with pytest.raises(errors.DeviceError, match=r"CuPy.*pip install -e \"\.\[cuda12\]\" or") as caught:
         GPU_REQUESTS[request_](t)
     assert isinstance(caught.value, RuntimeError)
     assert t.device == "cpu"

@@ -315,6 +315,29 @@ def test_cupys_ufuncs_dispatch_to_gradmgr(ours: Any, numpys: Any) -> None:
     assert_equal(found, numpys(host(a), host(x)))
 
 
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda xp, x, v, w, out: xp.matvec(x, v),
+        lambda xp, x, v, w, out: xp.matvec(x, v, out=out),
+        lambda xp, x, v, w, out: xp.vecmat(w, x),
+        lambda xp, x, v, w, out: xp.vecdot(x * 1j, v),
+        lambda xp, x, v, w, out: xp.vecdot(w, x, axis=0),
+        lambda xp, x, v, w, out: xp.vecdot(x, v, keepdims=True),
+        lambda xp, x, v, w, out: xp.linalg.vecdot(x, v),
+    ],
+)
+def test_products_of_plain_arrays_that_cupy_lacks(call: Any) -> None:
+    """CuPy takes part in no gufunc but matmul."""
+    arrays = [np.arange(6.0).reshape(2, 3), np.arange(3.0), np.arange(2.0)[:, None], np.zeros(2)]
+    if "vecmat" in call.__code__.co_names:
+        arrays[2] = arrays[2][:, 0]
+    found = call(gnp, *map(guard.cupy.asarray, arrays))
+    assert isinstance(found, guard.ndarray)
+    assert guard.ndarray.copies_to_host == 0
+    np.testing.assert_array_equal(found._host, call(gnp, *arrays))
+
+
 def test_numpy_copies_and_implicit_conversion_raises() -> None:
     x = squares()
     a = x.numpy()
@@ -418,7 +441,7 @@ def test_no_gpu_is_said_so(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_no_cupy_is_said_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cupy", None)  # import cupy then raises ImportError
-    with pytest.raises(errors.DeviceError, match=r"gradmgr\[cuda12\]"):
+    with pytest.raises(errors.DeviceError, match=r"pip install -e \"\.\[cuda12\]\""):
         tensor([1.0], device="cuda:0")
     with pytest.raises(ValueError, match="device 'gpu'"):
         tensor([1.0]).to("gpu")

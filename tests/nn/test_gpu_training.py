@@ -18,7 +18,7 @@ from samples.training import CASES, CLIPS, EXAMPLES, LAYERS, parameters, seeded,
 
 import gradmgr
 import gradmgr.numpy as gnp
-from gradmgr import GradManager, Tensor, distributed, nn, no_grad, optim, tensor
+from gradmgr import GradManager, Tensor, distributed, errors, nn, no_grad, optim, tensor
 from gradmgr.nn import functional as F  # noqa: N812  # as everywhere
 
 cupy = cupy_on_a_gpu()
@@ -197,7 +197,7 @@ def test_the_all_reduce_of_gradients_over_nccl(method: str, bucket_bytes: int) -
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_an_example(name: str, tmp_path: Path) -> None:
     for package in ("sklearn", "matplotlib", "tqdm", "mlxtend", "scipy"):
-        pytest.importorskip(package, reason="what the examples need: pip install 'gradmgr[examples]'")
+        pytest.importorskip(package, reason=f"what the examples need; {errors.how_to_install('examples')}")
     if name in ("data_parallel", "elastic"):
         cupy_with_nccl()
     write_mnist(tmp_path)

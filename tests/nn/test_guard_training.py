@@ -164,7 +164,7 @@ WAITS_OF_LAYERS = {"BCELoss": 1, "CrossEntropyLoss": 1, "NLLLoss": 1, "Embedding
 
 
 def test_every_layer_is_named_here() -> None:
-    assert set(nn.__all__) == set(LAYERS) | OTHERS | {"convolution_library", "summary"}
+    assert set(nn.__all__) == set(LAYERS) | OTHERS | {"convolution_library", "summary", "utils"}
 
 
 def _trained(name: str, device: str) -> tuple[Any, list[Any], list[Any]]:
@@ -409,7 +409,7 @@ def test_the_buffer_for_received_arrays_is_on_their_device() -> None:
 @pytest.fixture
 def one_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """NCCL's engine with one rank, over the stand-in of CuPy's binding."""
-    pytest.importorskip("mpi4py", reason="mpi4py is not installed: pip install 'gradmgr[mpich]'")
+    pytest.importorskip("mpi4py", reason=f"mpi4py is not installed; {errors.how_to_install('mpich')}")
     from gradmgr import distributed
 
     monkeypatch.setitem(sys.modules, "cupy.cuda", guard.cupy.cuda)
@@ -441,6 +441,25 @@ def test_derivatives_over_nccl(one_gpu: Any) -> None:
     with gm:
         gm.backward((one_gpu.all_reduce(x * x, "mean") + one_gpu.all_gather(x)[0] + one_gpu.broadcast(x)).sum())
     assert_close(x.grad, 2 * host(x) + 2)
+
+
+def test_batch_norm_over_the_ranks(one_gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from gradmgr.distributed import _sync_batch_norm
+    from gradmgr.nn._functions.normalization import normalise_batch
+
+    layer, other = one_gpu.SyncBatchNorm(3, device="cuda"), nn.BatchNorm(3)
+    batches = _sync_batch_norm._RankBatches(_sync_batch_norm.resolve_group(), "")  # as of several ranks
+    monkeypatch.setattr(layer, "_normalise", lambda *given: normalise_batch(batches, *given))
+    (x, moved), found = (tensor(values(4, 3, 2)), on_guard(tensor(values(4, 3, 2)))), []
+    for module, at in ((other, x), (layer, moved)):
+        guard.ndarray.waits = 0
+        with GradManager().attach([at, *module.parameters()]) as gm:
+            y = module(at)
+            gm.backward((y**3).sum())
+        assert guard.ndarray.waits == 0
+        found.append([y, at.grad, *[p.grad for p in module.parameters()], *module.state_dict().values()])
+    assert_close(found[1], found[0], 2e-5)
+    assert guard.ndarray.copies_to_host == 0
 
 
 @pytest.mark.parametrize("bucket_bytes", [1, 100, 1 << 20])
@@ -478,7 +497,7 @@ def test_parameters_and_checkpoints_of_ranks(one_gpu: Any, tmp_path: Path) -> No
 
 
 def test_mpi_alone_says_how_gpus_are_connected(cupy: ModuleType) -> None:
-    pytest.importorskip("mpi4py", reason="mpi4py is not installed: pip install 'gradmgr[mpich]'")
+    pytest.importorskip("mpi4py", reason=f"mpi4py is not installed; {errors.how_to_install('mpich')}")
     from gradmgr import distributed
 
     distributed.init("mpi")
@@ -503,7 +522,7 @@ RANKED = ("data_parallel", "elastic")  # which run as one rank here
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_an_example(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for package in ("sklearn", "matplotlib", "tqdm", "mlxtend") + ("mpi4py",) * (name in RANKED):
-        pytest.importorskip(package, reason="what the examples need: pip install 'gradmgr[examples]'")
+        pytest.importorskip(package, reason=f"what the examples need; {errors.how_to_install('examples')}")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(sys.modules, "cupy.cuda", guard.cupy.cuda)
     monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda self, path, format: None)  # which takes its time

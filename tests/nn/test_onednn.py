@@ -12,7 +12,7 @@ import pytest
 from helpers import normal
 
 import gradmgr
-from gradmgr import GradManager, nn, tensor
+from gradmgr import GradManager, errors, nn, tensor
 from gradmgr._arrays import onednn_library
 from gradmgr.nn import functional as F  # noqa: N812  # as everywhere
 from gradmgr.nn._functions import convolution, onednn, windows
@@ -249,7 +249,7 @@ def computes(monkeypatch, places):
 
 
 def test_without_a_library_numpy_computes(monkeypatch):
-    assert computes(monkeypatch, []) == "NumPy (no oneDNN is installed; pip install gradmgr[onednn])"
+    assert computes(monkeypatch, []) == f"NumPy (no oneDNN is installed; {errors.how_to_install('onednn')})"
 
 
 def test_a_broken_library_is_named_and_the_next_is_tried(monkeypatch, tmp_path):

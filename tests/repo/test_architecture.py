@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 import gradmgr
+from gradmgr import distributions
 
 ROOT = Path(gradmgr.__file__).parent
 
@@ -26,7 +27,8 @@ LAYERS = [
     *("errors", "_arrays", "_engine", "_engine.history", "ops", "special", "sparse", "numpy", "manager", "_transforms"),
     "distributions",
     *("vmap", "functional", "forward_ad", "function", "anomaly", "graph"),
-    *("profiler", "nn._functions", "nn.functional", "nn.init", "nn._modules", "nn", "optim"),
+    "interop",
+    *("profiler", "nn._functions", "nn.functional", "nn.init", "nn.utils", "nn._modules", "nn", "optim"),
     *("serialization", "distributed", "compat"),
 ]
 
@@ -169,7 +171,7 @@ def test_gradmgr_imports_these_modules_when_first_used_and_no_others():
     program = "import sys, gradmgr; print(*[name for name in sys.modules if name.startswith('gradmgr')])"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)  # noqa: S603  # our own program
     unopened = set(package()) - set(done.stdout.split())
-    packages = {"nn", "optim", "profiler", "distributed", "distributions", "compat"}
+    packages = {"nn", "optim", "profiler", "distributed", "distributions", "interop", "compat"}
     assert {name if name.split(".")[1] not in packages else name.split(".")[1] for name in unopened} == {
         *packages,
         *(f"gradmgr.{name}" for name in ("forward_ad", "function", "functional", "serialization")),
@@ -197,6 +199,7 @@ def test_gradmgr_imports_these_modules_when_first_used_and_no_others():
                 "gradcheck",
                 "jacobian",
                 "name_tests",
+                "notebook",
                 "program",
                 "promotion",
                 "randomness",
@@ -488,6 +491,9 @@ CHANGEABLE = (
 DECLARED = ("Op", "Primitive", "_Joiner", "_Joined")
 
 
+UNFROZEN = types.SimpleNamespace(frozen=False)
+
+
 def changeable_attributes(modules, trees, allowed=MAY_CHANGE):
     """The same question put to the imported modules: it sees what functions returned, too."""
     known = [getattr(importlib.import_module(module), name) for module, name in allowed]
@@ -497,6 +503,7 @@ def changeable_attributes(modules, trees, allowed=MAY_CHANGE):
         for name, value in vars(module).items():
             of_ours = is_ours(type(value).__module__) and type(value).__name__ not in DECLARED
             of_ours = of_ours and not isinstance(value, tuple)  # named tuples stay what they are
+            of_ours = of_ours and not getattr(type(value), "__dataclass_params__", UNFROZEN).frozen
             suspect = isinstance(value, CHANGEABLE) or of_ours or hasattr(value, "cache_info")
             if not suspect or name.startswith("__") or any(value is one for one in known):
                 continue
@@ -518,8 +525,9 @@ def test_mutable_objects_are_found():
     for value in ({}, [], np.zeros(2), threading.Lock(), gradmgr.GradManager(), itertools.count()):
         module.made_by_a_function = value
         assert len(changeable_attributes([module], {})) == 1
-    module.made_by_a_function = (1, "a", frozenset(), np.float64(1), np.add)
-    assert changeable_attributes([module], {}) == []
+    for value in ((1, "a", frozenset(), np.float64(1), np.add), distributions.constraints.positive):
+        module.made_by_a_function = value
+        assert changeable_attributes([module], {}) == []
 
 
 # ---------------------------------------------------------------- asserts, the environment, optional libraries

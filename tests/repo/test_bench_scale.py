@@ -10,7 +10,7 @@ import pytest
 from bench import memory, operations, scale
 from bench._arrays import counting
 from bench._measure import Pace
-from gradmgr import get_num_threads
+from gradmgr import errors, get_num_threads
 from gradmgr._engine.context import current, recorders
 
 NO_TIME = Pace(rounds=2, tries=1, turn=0.0, long_rounds=1)
@@ -86,7 +86,7 @@ def test_rows_of_recordings_on_threads_agree():
 def test_two_ranks_are_measured():
     rows = scale.ranks(NO_TIME)
     if not rows:
-        pytest.skip("mpi4py, or the launcher of the mpich wheel, is not installed: pip install 'gradmgr[mpich]'")
+        pytest.skip(f"mpi4py, or the launcher of the mpich wheel, is not installed; {errors.how_to_install('mpich')}")
     has_limit = [bool(row.verdicts) for row in rows]
     assert has_limit[:7] == [True, *5 * [False], True]
     assert has_limit[7:] in ([], [True, False, False, False], 2 * [True, False, False, False])  # without PyTorch, ...

@@ -147,6 +147,15 @@ def train(net: Net, manager: GradManager) -> float:
     return float(loss)
 
 
+def use_sequences() -> None:
+    packed = nn.utils.rnn.pack_sequence([numpy.ones((3, 2)), numpy.ones((1, 2))])
+    output, states = nn.LSTM(2, 4)(packed)
+    assert_type(output, nn.utils.rnn.PackedSequence)
+    assert_type(states, tuple[Tensor, Tensor])
+    padded, h = nn.GRU(2, 4)(tensor(numpy.ones((3, 2, 2))), lengths=[3, 1])
+    assert_type((padded, h), tuple[Tensor, Tensor])
+
+
 def main() -> None:
     t = tensor([[2.0, 1.0], [1.0, 3.0]], dtype=np.float64)
     a = numpy.eye(2)
@@ -159,6 +168,7 @@ def main() -> None:
         manager.backward(result)
     use_tensors(t, a)
     use_transforms(tensor([1.0, 2.0]))
+    use_sequences()
     with profiler.profile() as measured:
         train(net, manager)
     print(measured.key_averages().table())

@@ -166,6 +166,44 @@ for _name, _args, _reference, _settings in (
             dispatches=False,
         )
 
+
+class _WithAnother:
+    """A batch beside another one of 5 values, of mean 0.5 and variance 2 in each channel, that no result is of."""
+
+    def merge(self, mean: Any, var: Any, count: int) -> tuple[Any, Any, Any]:
+        of_both = (mean * count + 2.5) / (count + 5)
+        var = (count * (var + (mean - of_both) ** 2) + 5 * (2 + (0.5 - of_both) ** 2)) / (count + 5)
+        return of_both, var, mean[:1] * 0 + (count + 5)
+
+    def total(self, sums: Any) -> Any:
+        return sums
+
+
+def beside_another(x: Array, weight: Array, bias: Array) -> list[Array]:
+    """The result, the normalised values, and 1/std, mean and variance of the values of both."""
+    dtype = np.result_type(x, weight, bias)
+    x, weight, bias = (z.astype(np.float32 if dtype.itemsize == 2 else dtype) for z in (x, weight, bias))
+    off = np.sqrt(2.5)
+    other = np.array([0.5 - off, 0.5 - off, 0.5, 0.5 + off, 0.5 + off], x.dtype)  # of variance 4 / 5 * off**2
+    whole = np.concatenate([np.moveaxis(x, 1, 0).reshape(3, 8), np.tile(other, (3, 1))], axis=1)
+    mean, var = whole.mean(1), whole.var(1)
+    rstd = 1 / np.sqrt(var + x.dtype.type(1e-5))
+    a = (x - mean[:, None]) * rstd[:, None]
+    y = a * weight[:, None] + bias[:, None]
+    return [y.astype(dtype), a.astype(dtype), rstd, mean, var]
+
+
+_PAIR = normalization.Layout((2, 3, 4), (2, 3, 4), per_channel=True)
+for _case, _count in (("the result", 1), ("all results", 5)):
+    add(
+        "nn.joint_batch_norm",
+        _case,
+        lambda xp, *arrays, n=_count: normalization.joint_batch_norm(*arrays, _PAIR, 1e-5, _WithAnother())[:n],
+        *(Arg((2, 3, 4)), Arg((3,)), Arg((3,))),
+        reference=lambda *arrays, n=_count: beside_another(*arrays)[:n],
+        dispatches=False,
+    )
+
 _MEAN, _VAR = given([0.5, -1.0, 0.0, 2.0]), given([0.5, 1.0, 2.0, 0.1])
 
 

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from gradmgr.nn import functional
-from gradmgr.nn._functions import recurrent, recurrent_sequences
-from samples._table import Arg, Array, add
+from gradmgr.nn._functions import packed_sequence, recurrent, recurrent_sequences
+from samples._table import ANALYTIC, Arg, Array, add
 
 
 def _expit(x: Array) -> Array:
@@ -169,4 +169,26 @@ for _name, _activation in (("rnn_tanh_cell", np.tanh), ("rnn_relu_cell", lambda 
         *[Arg(shape) for shape in ((2, 3), (2, 4), (4, 3), (4, 4), (4,), (4,))],
         reference=_naive_rnn(_activation),
         dispatches=False,
+    )
+
+
+# ---------------------------------------------------------------- sequences of several lengths
+
+
+def _naive_move(x: Array, places: list[int]) -> Array:
+    return np.stack([x[k] if k >= 0 else np.zeros_like(x[0]) for k in places])
+
+
+for _case, _places, _back in (
+    ("some rows", [3, 0], [1, -1, -1, 0]),
+    ("rows and padding", [2, -1, 0, 3, -1, 1], [2, 5, 0, 3]),
+):
+    add(
+        "nn.move_rows",
+        _case,
+        lambda xp, x, places=np.array(_places), back=np.array(_back): packed_sequence.move_rows(x, places, back),  # noqa: B008  # one for each
+        Arg((4, 2)),
+        reference=lambda x, places=_places: _naive_move(x, places),
+        dispatches=False,
+        **ANALYTIC,
     )

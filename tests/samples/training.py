@@ -149,6 +149,7 @@ EXAMPLES = {
     "data_parallel": "--epochs 1 --batch 720",
     "digits": "--epochs 1",
     "elastic": "--steps 2",
+    "estimator": "--folds 2 --iterations 2",
     "gradient_penalty": "--steps 2",
     "hogwild": "--steps 4 --threads 1 2",
     "inverse_problem": "--size 36 --iterations 1",

@@ -434,6 +434,28 @@ SETS = [  # what the ranks attach, and what is said of it
 ]
 
 
+def test_collectives_in_the_model_and_buckets_under_way_need_no_order():
+    """Buckets start when they can, so that on one rank they may come before a collective of backward, on others not."""
+    ranks(
+        2,
+        """
+        ws = [tensor(np.eye(4) * 0.9) for _ in range(12)]
+        gm = GradManager().attach(ws, callbacks=dist.make_allreduce_cb("mean", bucket_bytes=64))
+        for _ in range(20):
+            with gm:
+                y = np.ones((3, 4))
+                for n, w in enumerate(ws):
+                    y = y @ w
+                    y = y + dist.all_reduce(y.mean(0), "mean") if n % 2 else y
+                gm.backward((y**2).sum())
+            assert len({w.grad.numpy().tobytes() for w in ws}) > 1
+            for w in ws:
+                assert np.array_equal(*dist.all_gather(w.grad))
+                w.grad = None
+        """,
+    )
+
+
 def test_a_rank_dependent_parameter_set_is_an_error_on_every_rank():
     """It is named, nothing hangs, nothing has changed, and the ranks are in step afterwards; with many buckets too."""
     ranks(

@@ -683,7 +683,7 @@ def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [m for m in sys.modules if m.partition(".")[0] == "mpi4py"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "mpi4py", None)
-    with pytest.raises(errors.MissingDependencyError, match=r"pip install 'gradmgr\[mpich\]'"):
+    with pytest.raises(errors.MissingDependencyError, match=r"pip install -e \"\.\[mpich\]\""):
         distributed.init("mpi")
     assert not distributed.is_initialized()
     assert sys.excepthook is hook

@@ -11,9 +11,9 @@ import scipy.stats
 
 import gradmgr
 import gradmgr.numpy as gnp
-from gradmgr import GradManager, Tensor, distributions, functional, tensor, vmap
+from gradmgr import GradManager, Tensor, distributions, errors, functional, nn, tensor, vmap
 from gradmgr._engine.tensor import raw
-from gradmgr.distributions import transforms
+from gradmgr.distributions import constraints, transforms
 
 A, B = np.array([0.4, 1.0, 3.5]), np.array([[0.7], [2.0]])
 COVARIANCE = np.array([[2.0, 0.3, 0.1], [0.3, 1.0, -0.2], [0.1, -0.2, 0.5]])
@@ -33,8 +33,32 @@ CONTINUOUS = {
     "Gamma": (distributions.Gamma, (A, B), lambda a, r: scipy.stats.gamma(a, scale=1 / r), POSITIVE),
     "Beta": (distributions.Beta, (A, B), scipy.stats.beta, P),
     "StudentT": (distributions.StudentT, (A + 2.1, LOC, B), scipy.stats.t, LOC + 0.3),
+    "Uniform": (distributions.Uniform, (LOC, B + 2), lambda a, b: scipy.stats.uniform(a, b - a), LOC + 0.3),
+    "Exponential": (distributions.Exponential, (B,), lambda r: scipy.stats.expon(scale=1 / r), POSITIVE),
+    "Laplace": (distributions.Laplace, (LOC, B), scipy.stats.laplace, LOC + 0.3),
+    "Cauchy": (distributions.Cauchy, (LOC, B), scipy.stats.cauchy, LOC - 0.3),
+    "Gumbel": (distributions.Gumbel, (LOC, B), scipy.stats.gumbel_r, LOC + 0.3),
+    "HalfNormal": (distributions.HalfNormal, (B,), lambda s: scipy.stats.halfnorm(0, s), POSITIVE),
+    "HalfCauchy": (distributions.HalfCauchy, (B,), lambda s: scipy.stats.halfcauchy(0, s), POSITIVE),
+    "Chi2": (distributions.Chi2, (A,), scipy.stats.chi2, POSITIVE),
+    "Weibull": (distributions.Weibull, (B, A), lambda s, k: scipy.stats.weibull_min(k, scale=s), POSITIVE),
+    "Pareto": (distributions.Pareto, (B, A + 2.1), lambda s, a: scipy.stats.pareto(a, scale=s), POSITIVE + 2),
+    "InverseGamma": (distributions.InverseGamma, (A + 2.1, B), lambda a, r: scipy.stats.invgamma(a, scale=r), POSITIVE),
 }
 DISCRETE = {
+    "Geometric": (distributions.Geometric, (P,), lambda p: scipy.stats.geom(p, -1), np.array([[0.0], [3.0]])),
+    "Binomial": (
+        lambda p: distributions.Binomial(5, p),
+        (P,),
+        lambda p: scipy.stats.binom(5, p),
+        np.array([[0.0], [3.0]]),
+    ),
+    "NegativeBinomial": (
+        distributions.NegativeBinomial,
+        (A, P),
+        lambda n, p: scipy.stats.nbinom(n, 1 - p),
+        np.array([[0.0], [3.0]]),
+    ),
     "Bernoulli": (distributions.Bernoulli, (P,), scipy.stats.bernoulli, np.array([[0.0], [1.0]])),
     "Poisson": (distributions.Poisson, (A,), scipy.stats.poisson, np.array([[0], [3]])),
 }
@@ -51,19 +75,89 @@ def test_probabilities_and_moments_are_scipys(name):
     found, reference = make(*parameters), of_scipy(*parameters)
     np.testing.assert_allclose(found.log_prob(value), reference_log_prob(reference, value), rtol=1e-12)
     np.testing.assert_allclose(found.mean, np.broadcast_to(reference.mean(), found.batch_shape), rtol=1e-12)
-    np.testing.assert_allclose(found.variance, np.broadcast_to(reference.var(), found.batch_shape), rtol=1e-11)
-    np.testing.assert_allclose(found.stddev, np.broadcast_to(reference.std(), found.batch_shape), rtol=1e-11)
-    if name != "Poisson":
+    if name == "Cauchy":  # infinite, as torch says; SciPy says NaN
+        assert np.isposinf(found.variance).all()
+    else:
+        np.testing.assert_allclose(found.variance, np.broadcast_to(reference.var(), found.batch_shape), rtol=1e-11)
+        np.testing.assert_allclose(found.stddev, np.broadcast_to(reference.std(), found.batch_shape), rtol=1e-11)
+    if name not in ("NegativeBinomial", "Poisson"):
         np.testing.assert_allclose(found.entropy(), np.broadcast_to(reference.entropy(), found.batch_shape), rtol=1e-9)
 
 
-@pytest.mark.parametrize("name", ["Normal", "LogNormal", "Gamma"])
+@pytest.mark.parametrize("name", sorted(CONTINUOUS.keys() - {"Beta", "StudentT"}))
 def test_cumulative_probabilities_are_scipys(name):
     make, parameters, of_scipy, value = ALL[name]
     found, reference = make(*parameters), of_scipy(*parameters)
-    np.testing.assert_allclose(found.cdf(value), reference.cdf(value), rtol=1e-11)
-    if name != "Gamma":
+    for x in (value, value - 5, value + 5):
+        np.testing.assert_allclose(found.cdf(x), reference.cdf(x), rtol=1e-11)
+    if name not in ("Gamma", "Chi2", "InverseGamma"):
         np.testing.assert_allclose(found.icdf(P), reference.ppf(P), rtol=1e-11)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_densities_have_derivatives(name):
+    make, parameters, _, value = ALL[name]
+    given = [tensor(p, dtype=np.float64) for p in parameters]
+    assert gradmgr.gradcheck(lambda *p: make(*p).log_prob(value), given, atol=1e-6, rtol=1e-5)
+    if name in CONTINUOUS:
+        assert gradmgr.gradcheck(make(*parameters).log_prob, tensor(value), atol=1e-6, rtol=1e-5)
+
+
+def test_small_probabilities_are_not_rounded_off():
+    for make, reference in (
+        (distributions.Cauchy(0.0, 1.0), scipy.stats.cauchy()),
+        (distributions.Laplace(0.0, 1.0), scipy.stats.laplace()),
+        (distributions.Exponential(1.0), scipy.stats.expon()),
+        (distributions.Pareto(1.0, 2.0), scipy.stats.pareto(2.0)),
+    ):
+        q = np.array([1e-12, 1e-9])
+        np.testing.assert_allclose(make.icdf(q), reference.ppf(q), rtol=1e-12)
+        np.testing.assert_allclose(make.cdf(make.icdf(q)), q, rtol=1e-12 if make.icdf(0.5) == 0 else 1e-3)
+
+
+def test_counts_of_trials_may_differ():
+    found = distributions.Binomial([5, 8, 3], P)
+    for k, (count, p) in enumerate(zip([5, 8, 3], P, strict=True)):
+        reference = scipy.stats.binom(count, p)
+        np.testing.assert_allclose(found.log_prob(3)[k], reference.logpmf(3), rtol=1e-12)
+        np.testing.assert_allclose(found.entropy()[k], reference.entropy(), rtol=1e-12)
+    assert np.isneginf(found.log_prob([6, 9, 4])).all()
+
+
+def test_angles_have_scipys_densities():
+    found, reference = distributions.VonMises(LOC, B), scipy.stats.vonmises(B, LOC)
+    np.testing.assert_allclose(found.log_prob(LOC + 0.3), reference.logpdf(LOC + 0.3), rtol=1e-12)
+    np.testing.assert_allclose(found.entropy(), np.broadcast_to(reference.entropy(), (2, 3)), rtol=1e-11)
+    drawn = found.sample(np.random.default_rng(0), 4000)
+    assert (np.abs(drawn) <= np.pi).all()
+    resultant = np.exp(1j * drawn).mean(0)
+    np.testing.assert_allclose(np.angle(resultant), found.mean, atol=0.08)
+    np.testing.assert_allclose(1 - np.abs(resultant), found.variance, atol=0.03)
+
+
+@pytest.mark.parametrize("given", ["probs", "logits"])
+def test_counts_of_categories_are_scipys(given):
+    p = np.array([[0.2, 0.3, 0.5], [0.6, 0.3, 0.1]])
+    parameter = {given: p * 2 if given == "probs" else np.log(p) + 1.0}
+    found = distributions.Multinomial(4, **parameter)
+    value = np.array([[1, 1, 2], [4, 0, 0]])
+    for k in range(2):
+        reference = scipy.stats.multinomial(4, p[k])
+        np.testing.assert_allclose(found.log_prob(value[:, None])[:, k], reference.logpmf(value), rtol=1e-11)
+        np.testing.assert_allclose(found.entropy()[k], reference.entropy(), rtol=1e-11)
+        np.testing.assert_allclose(found.variance[k], np.diag(reference.cov()), rtol=1e-11)
+    np.testing.assert_allclose(found.mean, 4 * p, rtol=1e-12)
+    drawn = found.sample(np.random.default_rng(0), 3000)
+    assert (drawn.shape, found.event_shape) == ((3000, 2, 3), (3,))
+    assert (drawn.sum(-1) == 4).all()
+    np.testing.assert_allclose(drawn.mean(0), 4 * p, atol=0.1)
+    one = distributions.OneHotCategorical(**parameter)
+    np.testing.assert_allclose(one.log_prob(np.eye(3)[:, None]), np.log(p).T, rtol=1e-11)
+    np.testing.assert_allclose(one.sample(np.random.default_rng(0), 3000).mean(0), p, atol=0.04)
+    np.testing.assert_allclose(one.variance, p * (1 - p), rtol=1e-11)
+    np.testing.assert_allclose(one.entropy(), scipy.stats.entropy(p, axis=1), rtol=1e-11)
+    for each, wrong in ((found, [1, 1, 1]), (found, [5, -1, 0]), (one, [1, 1, 0]), (one, [0, 0, 0])):
+        assert np.isneginf(each.log_prob(wrong)).all()
 
 
 def test_no_lognormal_value_is_below_0():
@@ -236,6 +330,122 @@ def test_outside_of_the_support_the_density_is_0_and_its_gradient_too(found, out
     assert parameter.grad.item() == 0
 
 
+BOUNDED = {
+    **{name: (ALL[name][0](*ALL[name][1])) for name in ALL},
+    "Bernoulli(logits)": distributions.Bernoulli(logits=LOC),
+    "Binomial of several counts": distributions.Binomial([5, 8, 3], logits=LOC),
+    "Categorical": distributions.Categorical(P),
+    "OneHotCategorical": distributions.OneHotCategorical(P),
+    "Multinomial": distributions.Multinomial(2, P),
+    "Dirichlet": distributions.Dirichlet(A),
+    "TransformedDistribution": distributions.TransformedDistribution(
+        distributions.Normal(LOC, 1.0), transforms.SigmoidTransform()
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BOUNDED)
+def test_the_density_at_nan_is_nan(name):
+    value = np.array([np.nan, 0.5, 0.5])
+    density = BOUNDED[name].log_prob(value)
+    expected = [True, False, False] if not BOUNDED[name].event_shape else True
+    np.testing.assert_array_equal(np.isnan(density), np.broadcast_to(expected, density.shape))
+
+
+@pytest.mark.parametrize("name", BOUNDED)
+def test_random_values_are_of_the_support_and_parameters_of_their_constraints(name):
+    found = BOUNDED[name]
+    drawn = found.sample(np.random.default_rng(0), 5)
+    assert found.support.check(drawn).all()
+    assert found.support.is_discrete == (not found.has_rsample)
+    assert found.support.event_dim == len(found.event_shape)
+    for parameter, constraint in found.arg_constraints.items():
+        if parameter == "probs" and constraint is constraints.simplex:
+            assert constraint.check(found.probs).all()
+        elif parameter not in ("probs", "logits") or parameter in found._parameters:
+            assert constraint.check(getattr(found, parameter)).all()
+
+
+@pytest.mark.parametrize("name", [*BOUNDED, "Independent", "MultivariateNormal"])
+def test_expanded_it_is_the_same_with_more_parameters(name):
+    others = {
+        "Independent": distributions.Independent(distributions.Normal(LOC, 1.0), 1),
+        "MultivariateNormal": distributions.MultivariateNormal(LOC, COVARIANCE),
+    }
+    found = others[name] if name in others else BOUNDED[name]
+    shape = (2, *found.batch_shape)
+    expanded = found.expand(shape)
+    assert (type(expanded), expanded.batch_shape, expanded.event_shape) == (type(found), shape, found.event_shape)
+    value = found.sample(np.random.default_rng(0))
+    np.testing.assert_allclose(expanded.log_prob(value), np.stack([found.log_prob(value)] * 2), rtol=1e-12)
+    assert expanded.sample(np.random.default_rng(0), 3).shape == (3, *shape, *found.event_shape)
+    assert found.batch_shape == shape[1:]
+    with pytest.raises(ValueError, match="must broadcast to the new one" if found.batch_shape else "must be lengths"):
+        found.expand((2, *(n + 1 for n in found.batch_shape)) if found.batch_shape else -1)
+
+
+def test_an_expanded_distribution_has_gradients_of_the_parameters_that_were_given():
+    loc = tensor(0.5)
+    with GradManager().attach(loc) as gm:
+        gm.backward(gnp.sum(distributions.Normal(loc, 1.0).expand(4).log_prob(2.0)))
+    assert loc.grad.item() == 4 * 1.5
+    assert distributions.Normal(np.float32(0), 1.0).expand(2).log_prob(0.0).dtype == np.float32
+
+
+def test_constraints_are_as_they_say():
+    c = constraints
+    for constraint, good, bad in (
+        (c.real, [0.0, -np.inf], [np.nan]),
+        (c.positive, [1e-9], [0.0, np.nan]),
+        (c.nonnegative, [0.0], [-1.0]),
+        (c.greater_than(2), [3.0], [2.0]),
+        (c.greater_than_eq(tensor(2.0)), [2.0], [1.0]),
+        (c.less_than(2), [1.0], [2.0]),
+        (c.interval(-1, 1), [-1.0, 1.0], [1.5]),
+        (c.half_open_interval(-1, 1), [-1.0], [1.0]),
+        (c.unit_interval, [0.0, 1.0], [-0.1]),
+        (c.boolean, [0, 1], [2, 0.5]),
+        (c.nonnegative_integer, [0, 3], [-1, 0.5]),
+        (c.positive_integer, [1], [0]),
+        (c.integer_interval(2, 3), [2, 3], [1, 4, 2.5]),
+        (c.real_vector, [[0.0, 1.0]], [[0.0, np.nan]]),
+        (c.simplex, [[0.25, 0.75]], [[0.5, 0.6], [-0.5, 1.5]]),
+        (c.one_hot, [[0, 1]], [[1, 1], [0.5, 0.5]]),
+        (c.multinomial(3), [[1, 2]], [[1, 1], [4, -1]]),
+        (c.independent(c.positive, 1), [[1.0, 2.0]], [[1.0, 0.0]]),
+        (c.lower_triangular, [[[1.0, 0.0], [2.0, -1.0]]], [np.ones((2, 2))]),
+        (c.lower_cholesky, [[[1.0, 0.0], [2.0, 1.0]]], [[[1.0, 0.0], [2.0, -1.0]]]),
+        (c.symmetric, [np.ones((2, 2))], [[[1.0, 0.0], [2.0, 1.0]]]),
+        (c.positive_definite, [COVARIANCE[:2, :2]], [[[1.0, 2.0], [2.0, 1.0]]]),
+    ):
+        assert constraint.check(np.array(good)).tolist() == [True] * len(good), constraint
+        assert constraint.check(tensor(np.array(bad, float))).tolist() == [False] * len(bad), constraint
+
+
+@pytest.mark.parametrize(
+    "constraint",
+    [
+        constraints.real,
+        constraints.positive,
+        constraints.greater_than_eq(2.0),
+        constraints.less_than(np.array([1.0, -1.0, 0.0])),
+        constraints.unit_interval,
+        constraints.interval(-1.0, 3.0),
+        constraints.independent(constraints.positive, 1),
+    ],
+    ids=repr,
+)
+def test_there_is_a_transform_onto_a_constraint(constraint):
+    x = np.array([-1.0, 0.5, 2.0])
+    for make in (distributions.biject_to, distributions.transform_to):
+        transform = make(constraint)
+        assert constraint.check(transform(x)).all()
+        np.testing.assert_allclose(transform.inv(transform(x)), x, rtol=1e-12)
+        assert transform.log_abs_det_jacobian(x, transform(x)).shape == x.shape
+    with pytest.raises(NotImplementedError, match=r"biject_to has functions for .*; found constraints.simplex"):
+        distributions.biject_to(constraints.simplex)
+
+
 @pytest.mark.parametrize("name", ALL)
 def test_numbers_promote_nothing(name):
     make, parameters, _, value = ALL[name]
@@ -324,7 +534,7 @@ def test_a_transformed_density_integrates_to_1():
 # ---------------------------------------------------------------- divergences
 
 
-@pytest.mark.parametrize("name", sorted(CONTINUOUS.keys() - {"StudentT"}))
+@pytest.mark.parametrize("name", ["Beta", "Gamma", "LogNormal", "Normal"])
 def test_divergences_are_integrals(name):
     make = CONTINUOUS[name][0]
     p, q = make(1.5, 0.8), make(1.1, 1.3)
@@ -336,6 +546,68 @@ def test_divergences_are_integrals(name):
     expected, _ = scipy.integrate.quad(density, low, high, limit=400, points=[1.0, 5.0, 20.0] if high > 20 else None)
     np.testing.assert_allclose(distributions.kl_divergence(p, q), expected, rtol=1e-5)
     assert abs(distributions.kl_divergence(p, p)) < 1e-12
+
+
+KINDS = {
+    "Bernoulli": (0.3, 0.6),
+    "Beta": (1.5, 0.8, 2.1, 1.3),
+    "Binomial": (5, 0.3, 5, 0.6),
+    "Cauchy": (0.5, 1.2, -0.3, 0.7),
+    "Chi2": (1.5, 3.5),
+    "Exponential": (1.5, 0.7),
+    "Gamma": (1.5, 0.8, 2.1, 1.3),
+    "Geometric": (0.3, 0.6),
+    "Gumbel": (0.5, 1.2, -0.3, 0.7),
+    "HalfNormal": (1.5, 0.7),
+    "InverseGamma": (1.5, 0.8, 2.1, 1.3),
+    "Laplace": (0.5, 1.2, -0.3, 0.7),
+    "LogNormal": (0.5, 1.2, -0.3, 0.7),
+    "Normal": (0.5, 1.2, -0.3, 0.7),
+    "Pareto": (1.5, 2.8, 0.9, 1.3),
+    "Poisson": (1.5, 0.7),
+    "Uniform": (0.2, 0.9, -0.3, 1.7),
+}
+
+
+def torchs_pairs():
+    pairs = pytest.importorskip("torch.distributions.kl").__dict__["_KL_REGISTRY"]
+    names = {(p.__name__, q.__name__) for p, q in pairs}
+    return sorted((p, q) for p, q in names | {("Chi2", "Chi2"), ("Chi2", "Normal")} if {p, q} <= KINDS.keys())
+
+
+def test_divergences_are_torchs():
+    torch = pytest.importorskip("torch", reason="compares with PyTorch where that is installed")
+    for mine, other in [*torchs_pairs(), ("InverseGamma", "InverseGamma"), ("LogNormal", "LogNormal")]:
+        of, to = KINDS[mine], KINDS[other]
+        of, to = of[: len(of) // 2], to[len(to) // 2 :]
+
+        def divergence(module, number, p=mine, q=other, of=of, to=to):
+            made = [getattr(module, name)(*map(number, args)) for name, args in ((p, of), (q, to))]
+            return made, module.kl_divergence(*made)
+
+        (p, q), found = divergence(distributions, float)
+        _, expected = divergence(torch.distributions, lambda x: torch.tensor([x], dtype=torch.float64))
+        np.testing.assert_allclose(found, expected.item(), rtol=1e-6, err_msg=f"{mine}, {other}")
+        single = p.expand(2), type(q)(*[np.float32(x) for x in to])
+        assert distributions.kl_divergence(*single).shape == (2,)
+
+
+def test_divergences_are_infinite_where_the_other_has_no_density():
+    uniform, pareto = distributions.Uniform(-1.0, 2.0), distributions.Pareto(1.0, 2.0)
+    for q in (
+        distributions.Uniform(0.0, 3.0),
+        distributions.Beta(1.5, 2.0),
+        distributions.Exponential(1.0),
+        distributions.Gamma(1.5, 1.0),
+        pareto,
+    ):
+        assert np.isposinf(distributions.kl_divergence(uniform, q))
+    assert np.isposinf(distributions.kl_divergence(pareto, distributions.Pareto(1.5, 2.0)))
+    assert np.isposinf(distributions.kl_divergence(distributions.Beta(1.0, 1.0), distributions.Uniform(0.5, 2.0)))
+    more = distributions.Binomial([3, 4], 0.5), distributions.Binomial(3, 0.5)
+    np.testing.assert_array_equal(distributions.kl_divergence(*more), [0, np.inf])
+    with pytest.raises(NotImplementedError, match="needs total_count of the first to be that of the second or more"):
+        distributions.kl_divergence(*more[::-1])
 
 
 def test_divergences_of_integers_are_sums():
@@ -375,11 +647,44 @@ def test_densities_are_mapped():
     np.testing.assert_allclose(chosen.numpy(), np.log(COVARIANCE[:, 1] ** 2 / (COVARIANCE**2).sum(1)))
 
 
-def test_mapped_variates_are_those_of_the_whole_batch():
-    shapes = tensor([0.5, 3.0, 20.0])
-    mapped = vmap(lambda a: distributions.Gamma(a, 1.0).rsample(np.random.default_rng(2)))(shapes)
-    whole = distributions.Gamma(shapes, 1.0).rsample(np.random.default_rng(2))
-    np.testing.assert_array_equal(mapped.numpy(), whole.numpy())
+@pytest.mark.parametrize("name", ["Normal", "Gamma", "Poisson", "Binomial", "Uniform"])
+def test_draws_in_vmap_follow_its_randomness(name):
+    """As calls one after the other, from one state of the generator or each from where the last left it."""
+    make, parameters, *_ = ALL[name]
+    rows = [np.ravel(p)[:2] for p in parameters]
+
+    def draw(rng):
+        return lambda *row: make(*row).sample(rng, 3)
+
+    with pytest.raises(errors.RandomnessError, match=f"{name}.sample draws random numbers; say randomness='same'"):
+        vmap(draw(np.random.default_rng(2)))(*map(tensor, rows))
+    same = vmap(draw(np.random.default_rng(2)), randomness="same")(*map(tensor, rows))
+    alone = [draw(np.random.default_rng(2))(*row) for row in zip(*rows, strict=True)]
+    np.testing.assert_array_equal(same.numpy(), np.stack(alone))
+    rng = np.random.default_rng(2)
+    different = vmap(draw(np.random.default_rng(2)), randomness="different")(*map(tensor, rows))
+    np.testing.assert_array_equal(different.numpy(), np.stack([draw(rng)(*row) for row in zip(*rows, strict=True)]))
+
+
+def test_draws_in_nested_vmaps_are_the_same_for_all():
+    shapes = np.array([[0.5, 3.0, 20.0], [1.0, 2.0, 3.0]])
+
+    def draw(a):
+        return distributions.Gamma(a, 1.0).rsample(np.random.default_rng(2))
+
+    mapped = vmap(vmap(draw, randomness="same"), randomness="same")(tensor(shapes))
+    np.testing.assert_array_equal(mapped.numpy(), [[draw(a) for a in row] for row in shapes])
+
+
+def test_other_draws_in_vmap_ask_for_its_randomness():
+    rng = np.random.default_rng(0)
+    for draw in (
+        lambda x: (x * 1).normal_(generator=rng),
+        lambda x: nn.init.normal_(x * 1, rng=rng),
+        lambda x: x + distributions.Laplace(0.0, 1.0).rsample(),
+    ):
+        with pytest.raises(errors.RandomnessError):
+            vmap(draw)(tensor(np.ones((2, 3))))
 
 
 @pytest.mark.parametrize("name", [*CONTINUOUS, "Bernoulli"])
@@ -398,6 +703,24 @@ def test_compiled_it_draws_the_same_numbers(name):
     assert "1 variant" in compiled.explain()
 
 
+@pytest.mark.parametrize("name", ["Normal", "Poisson", "Binomial", "Gamma"])
+@pytest.mark.parametrize("randomness", ["same", "different", "none"])
+def test_compiled_it_draws_anew_where_parameters_are_numbers_or_mapped(name, randomness):
+    make, parameters, *_ = ALL[name]
+    numbers = [float(np.ravel(p)[0]) for p in parameters]
+
+    def step(x, rng):
+        if randomness == "none":
+            return make(*numbers).sample(rng, 3) * x
+        return vmap(lambda t: make(*[t * p for p in numbers]).sample(rng, 2), randomness=randomness)(x)
+
+    compiled = gradmgr.compile(step)
+    x, rngs = tensor([0.5, 0.7, 1.0]), [np.random.default_rng(4), np.random.default_rng(4)]
+    for _ in range(4):
+        np.testing.assert_array_equal(compiled(x, rngs[0]).numpy(), step(x, rngs[1]).numpy())
+    assert "1 variant" in compiled.explain()
+
+
 # ---------------------------------------------------------------- errors
 
 
@@ -411,6 +734,12 @@ def test_wrong_parameters_are_refused():
         (lambda: distributions.Bernoulli(), ValueError, "either probs or logits; found neither"),
         (lambda: distributions.Bernoulli(0.5, 0.0), ValueError, "found both"),
         (lambda: distributions.Bernoulli(1.5), ValueError, "probs must be from 0 to 1"),
+        (lambda: distributions.Uniform(1.0, [2.0, 1.0]), ValueError, "high - low must be greater than 0; found 0.0 at"),
+        (lambda: distributions.Geometric(0.0), ValueError, "probs must be greater than 0, and at most 1; found 0.0"),
+        (lambda: distributions.Binomial(2.5, 0.5), ValueError, "total_count must be integers, 0 or greater; found 2.5"),
+        (lambda: distributions.NegativeBinomial(2.0, 1.0), ValueError, "probs must be from 0.0 to below 1.0; found 1"),
+        (lambda: distributions.Multinomial(-1, P), ValueError, "total_count must be 0 or greater; found -1"),
+        (lambda: distributions.Multinomial(1.5, P), TypeError, "float"),
         (lambda: distributions.Categorical(0.5), ValueError, "probs has at least 1 dimensions"),
         (lambda: distributions.MultivariateNormal(LOC), ValueError, "found none"),
         (
@@ -468,8 +797,8 @@ def test_what_cannot_be_drawn_is_refused():
         distributions.Normal(LOC, 1.0).log_prob(np.zeros(2))
     with pytest.raises(NotImplementedError, match="Poisson has no closed form of its entropy"):
         distributions.Poisson(1.0).entropy()
-    with pytest.raises(NotImplementedError, match="no closed form for Normal and Gamma"):
-        distributions.kl_divergence(distributions.Normal(0.0, 1.0), distributions.Gamma(1.0, 1.0))
+    with pytest.raises(NotImplementedError, match="no closed form for Normal and Cauchy"):
+        distributions.kl_divergence(distributions.Normal(0.0, 1.0), distributions.Cauchy(1.0, 1.0))
     assert rng.bit_generator.state == state
 
 
@@ -479,6 +808,9 @@ ON_A_GPU = {
     "Bernoulli(logits)": (lambda logits: distributions.Bernoulli(logits=logits), (LOC,), np.array([[0.0], [1.0]])),
     "Categorical": (distributions.Categorical, (np.array([0.2, 0.5, 0.3]),), np.array([0, 2, 3])),
     "Categorical(logits)": (lambda logits: distributions.Categorical(logits=logits), (LOC,), np.array([0, 2])),
+    "OneHotCategorical": (distributions.OneHotCategorical, (np.array([0.2, 0.5, 0.3]),), np.eye(3)),
+    "Multinomial": (lambda p: distributions.Multinomial(3, p), (np.array([0.2, 0.5, 0.3]),), np.array([1, 2, 0])),
+    "VonMises": (distributions.VonMises, (LOC, B), LOC + 0.3),
     "Dirichlet": (distributions.Dirichlet, (A,), np.array([0.2, 0.3, 0.5])),
     "MultivariateNormal": (distributions.MultivariateNormal, (LOC, COVARIANCE), LOC + 0.3),
     "scale_tril": (

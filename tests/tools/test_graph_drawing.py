@@ -1,13 +1,14 @@
-"""Pictures of the history: what stands in them, and that Graphviz draws them."""
+"""Pictures of the history: what stands in them, and where."""
 
 import re
-import shutil
+from xml.etree import ElementTree as ET
 
 import numpy as np
 import pytest
 
 import gradmgr.numpy as gnp
 from gradmgr import GradManager, detect_anomaly, no_grad, tensor
+from gradmgr._transforms.layout import Layout
 from gradmgr.graph import to_dot, to_mermaid, to_svg
 
 
@@ -110,18 +111,96 @@ def test_drawing_keeps_nothing():
         assert gm._tape.annotations is None
 
 
-def test_svg_says_what_is_missing(monkeypatch):
-    monkeypatch.setattr(shutil, "which", lambda name: None)
-    w, _, gm = layer()
-    with gm, pytest.raises(ImportError, match="install Graphviz"):
-        to_svg(w * 2)
+# ---------------------------------------------------------------- SVG
+
+NAMESPACE = "{http://www.w3.org/2000/svg}"
 
 
-@pytest.mark.skipif(shutil.which("dot") is None, reason="Graphviz is not installed here")
+def drawn(svg):
+    """The boxes, as (left, top, right, bottom) by the first line of their text, and the number of edges."""
+    root = ET.fromstring(svg)  # noqa: S314  # made here
+    boxes = {}
+    for group in root.iter(f"{NAMESPACE}g"):
+        if group.get("class") == "node":
+            rect = group.find(f"{NAMESPACE}rect")
+            x, y, width, height = (float(rect.get(key)) for key in ("x", "y", "width", "height"))
+            boxes[group.find(f"{NAMESPACE}text").text] = (x, y, x + width, y + height)
+    return boxes, svg.count('class="edge"')
+
+
 def test_svg():
     w, b, gm = layer()
     with gm:
         svg = to_svg(gnp.tanh(np.ones((4, 3)) @ w + b))
-    assert svg.count('class="node"') == 5
-    assert svg.count('class="edge"') == 4
+    boxes, edge_count = drawn(svg)
+    assert (set(boxes), edge_count) == ({"w", "b", "matmul", "add", "tanh"}, 4)
     assert "keeps 96 B" in svg
+    for above, below in (("w", "matmul"), ("matmul", "add"), ("b", "add"), ("add", "tanh")):
+        assert boxes[above][3] < boxes[below][1]
+    assert svg._repr_svg_() == svg
+
+
+def test_svg_escapes():
+    w, _, _ = layer()
+    name = "a \"quoted\" <name> & 'more' \x01 \ud800"
+    with GradManager().attach({name: w}):
+        boxes, _ = drawn(to_svg(w * 2))
+    assert set(boxes) == {name.replace("\x01", "\ufffd").replace("\ud800", "\ufffd"), "multiply"}
+
+
+def random_graph(rng, count):
+    return [sorted({int(k) for k in rng.integers(0, j, rng.integers(0, 3))}) if j else [] for j in range(count)]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_boxes_do_not_overlap_and_edges_lead_down(seed):
+    rng = np.random.default_rng(seed)
+    inputs = random_graph(rng, 40)
+    sizes = [(float(rng.integers(20, 90)), float(rng.integers(20, 60))) for _ in inputs]
+    layout = Layout(sizes, inputs)
+    boxes = [(x - w / 2, y - h / 2, x + w / 2, y + h / 2) for (x, y), (w, h) in zip(layout.centres, sizes, strict=True)]
+    for k, one in enumerate(boxes):
+        assert min(one) >= -1e-9
+        assert one[2] <= layout.width + 1e-9
+        assert one[3] <= layout.height + 1e-9
+        for other in boxes[:k]:
+            assert one[2] <= other[0] or other[2] <= one[0] or one[3] <= other[1] or other[3] <= one[1]
+    assert layout.edges.keys() == {(start, end) for end, starts in enumerate(inputs) for start in starts}
+    for (start, end), piece in layout.edges.items():
+        assert layout.centres[start][1] < layout.centres[end][1]
+        assert piece[-1] == layout.centres[end]
+        heights = [y for _, y in piece]
+        assert heights == sorted(heights)
+
+
+def test_lanes_of_long_edges_pass_no_box():
+    inputs = random_graph(np.random.default_rng(9), 60)
+    layout = Layout([(50.0, 30.0)] * 60, inputs)
+    lanes = [
+        (x, top, bottom)
+        for trunk in layout.trunks
+        for (x, top), (below, bottom) in zip(trunk[2::2], trunk[3::2], strict=True)
+        if x == below
+    ]
+    assert len(lanes) > 20
+    for x, top, bottom in lanes:
+        for left, y in layout.centres:
+            assert not (abs(x - left) < 25 and top < y < bottom)
+
+
+def test_an_order_is_found_that_crosses_no_edges():
+    """Two chains whose boxes come in turns, and ends in exchanged order."""
+    layout = Layout([(10.0, 10.0)] * 6, [[], [], [1], [0], [2], [3]])
+    places = [x for x, _ in layout.centres]
+    assert (places[0] < places[1]) == (places[3] < places[2]) == (places[5] < places[4])
+
+
+def test_a_long_history_is_drawn_in_time_and_space_that_grow_with_it():
+    x = tensor(np.ones(3))
+    with GradManager().attach({"x": x}):
+        y = x
+        for _ in range(200):
+            y = gnp.sin(y) * x  # edges from x to all layers share one trunk
+        svg = to_svg(y)
+    assert svg.count('class="node"') == 401
+    assert len(svg) < 400_000

@@ -15,14 +15,14 @@ import numpy as np
 import gradmgr.numpy as gnp
 from gradmgr import errors
 from gradmgr._engine.containers import leaves_of, rebuilt
-from gradmgr._engine.context import current, leave_recorders, recorders
+from gradmgr._engine.context import current, recorders
 from gradmgr._engine.mutation import as_type
 from gradmgr._engine.recorder import snapshot
 from gradmgr._engine.tensor import Tensor, raw, wrap
 from gradmgr._transforms.derivative import (
     Derivatives,
     Function,
-    Pullback,
+    LastingPullback,
     Pushforward,
     as_kind_of,
     is_differentiable_leaf,
@@ -30,21 +30,6 @@ from gradmgr._transforms.derivative import (
     new_tensors,
     zeros_of,
 )
-
-
-class _LastingPullback(Pullback):
-    """A pullback whose history stays until it is dropped, and whose vjp may be called in any context."""
-
-    def _close(self, opened: Any) -> None:
-        if hasattr(self, "made"):
-            leave_recorders(self.tape)  # which stays open, and records nothing more
-        else:
-            super()._close(opened)
-
-    def vjp_here(self, ys: Sequence[Tensor], us: Sequence[Any], *, last: bool) -> Derivatives:
-        """Return the gradients, computed where the recorders of the present context record them."""
-        self.tape.outer = current()
-        return self.vjp(ys, us, last=last)
 
 
 class Point:
@@ -114,7 +99,7 @@ class Recording:
 
     def __init__(self, fun: Function, x: Any) -> None:
         point = self._point = Point(x)
-        self._pullback = _LastingPullback(lambda handles: fun(point.filled(handles)), point.tensors)
+        self._pullback = LastingPullback(lambda handles: fun(point.filled(handles)), point.tensors)
         made = self._pullback.run(lambda: self._pullback.made)
         outs = leaves_of(made)
         self._made = made

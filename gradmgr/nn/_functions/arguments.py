@@ -24,6 +24,11 @@ def one_array(value: Any) -> Any:
     if isinstance(value, Tensor):
         return value
     if isinstance(value, tuple) and holds_tensor(value):
+        if hasattr(value, "_fields"):  # a PackedSequence, or a result of linalg
+            raise TypeError(
+                f"expected one Tensor or array; found a {type(value).__name__}: pass on one of its fields, "
+                f"{', '.join(value._fields)}"
+            )
         raise TypeError(
             f"expected one Tensor or array; found a tuple of {len(value)}, as LSTM, GRU and MultiheadAttention return "
             "it: pass on its first, as in `out, _ = layer(x)`"

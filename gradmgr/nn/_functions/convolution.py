@@ -585,7 +585,7 @@ def conv2d(
     (2 MiB in float32, or 512 columns if a kernel has more than 1024 numbers for a channel of the result). Half
     precision is multiplied and summed in float32.
 
-    If oneDNN is installed (`pip install gradmgr[onednn]`), all but small convolutions in float32 are computed with it,
+    If oneDNN is installed (the extra `onednn`), all but small convolutions in float32 are computed with it,
     in half the time or less; `gradmgr.nn.convolution_library()` tells. The results differ by rounding. Besides the
     result it needs copies of the weight and of blocks of images (2 MiB, or one image).
 

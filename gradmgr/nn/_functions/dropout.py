@@ -10,9 +10,9 @@ import numpy as np
 from gradmgr._arrays import libraries
 from gradmgr._arrays.batched import innermost
 from gradmgr._arrays.drawing import generator
+from gradmgr._engine.context import check_may_draw
 from gradmgr._engine.op import Function, linear
 from gradmgr._engine.tensor import raw
-from gradmgr._transforms.vmap import check_may_draw
 from gradmgr.nn._functions.arguments import check_inexact, one_array
 
 # The mask, one byte per element, is a constant: derivatives of all orders use the same one.
@@ -63,7 +63,7 @@ def dropout(
         generator(rng, "dropout")
     if not (training and p and x.size):
         return x
-    check_may_draw("dropout")
+    check_may_draw("dropout", "; or call eval() of the model first")
     if p == 1:
         return _dropout(x, _on_device_of(x, np.zeros(x.shape, bool)), 0.0)
     draw = libraries.foreign(_random_mask, innermost(raw(x)))

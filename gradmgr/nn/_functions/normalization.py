@@ -8,7 +8,7 @@ or the result; where kernels of gradmgr-native compute, they keep the input, mea
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -36,10 +36,22 @@ from gradmgr.nn._functions.normalization_blocks import (
 from gradmgr.ops.arithmetic import sum_of
 from gradmgr.ops.convert import lift, wide_dtype, widen_half
 from gradmgr.ops.extrema import maximum
+from gradmgr.ops.join import concatenate
 from gradmgr.ops.norms import norm
 from gradmgr.ops.products import einsum
 
 Shape = tuple[int, ...]
+
+
+class Batches(Protocol):
+    """Several batches that are normalised together, of which one is here."""
+
+    def merge(self, mean: Any, var: Any, count: int) -> tuple[Any, Any, Any]:
+        """Return mean, variance and count of all from those of this one, which are plain arrays."""
+
+    def total(self, sums: Any) -> Any:
+        """Return the sums over all batches of what each gives, differentiably."""
+
 
 # ---------------------------------------------------------------- the computation
 
@@ -336,6 +348,96 @@ _batch_norm: Function = several(
 )
 
 
+# ---------------------------------------------------------------- several batches together
+# The vjp and the jvp by x add up two numbers for each channel over the batches once, whatever cotangents there are: so
+# that wherever batches are, the same is done.
+
+
+def _joint_kernel(x: Any, weight: Any, bias: Any, layout: Layout, eps: float, batches: Batches) -> tuple[Any, ...]:
+    """Return the result, the normalised values, and 1/std, mean, variance and count of all batches.
+
+    This batch, which may be empty, is centred by its own mean and then shifted, so that no digits are lost.
+    """
+    a, dtype = _prepare(libraries.able_to_hold(libraries.able_to_hold(x, weight), bias), weight, bias, layout)
+    number = a.dtype.type
+    mean = np.einsum("pqs->q", a) / number(layout.count)
+    a = a - mean[:, None]
+    var = np.einsum("pqs,pqs->q", a, a) / number(layout.count)
+    of_all, var, count = batches.merge(mean, var, layout.by_statistic[0] * layout.by_statistic[2])
+    rstd = 1 / np.sqrt(var + number(eps))
+    a = _apply_in_place(np.add, a, (mean - of_all)[:, None])
+    a = _apply_in_place(np.multiply, a, rstd[:, None])
+    y = _affine(a, weight, bias, layout, x.shape)
+    y, a = (z if z.dtype == dtype else z.astype(dtype) for z in (y, a))
+    return y, a, rstd, of_all, var, count
+
+
+def _joint_means(level: Any, slope: Any, count: Any, batches: Batches) -> tuple[Any, Any]:
+    """Return the means over all batches of two sums over this one."""
+    total = batches.total(concatenate([level, slope])) / count
+    channels = level.shape[0]
+    return total[:channels], total[channels:]
+
+
+def _joint_x_vjp(
+    g: Any, weight: Any, a: Any, rstd: Any, count: Any, shape: Shape, layout: Layout, batches: Batches, shared: Any
+) -> Any:
+    """Return rstd * (h - mean(h) - a * mean(a * h)), h being the cotangent of the normalised values.
+
+    Those of mean, 1/std and variance are added to the sums over h, by the derivatives of these by x.
+    """
+    a = widen_half(a)
+    if shared is None:
+        h = zeros(a, a.shape, a.dtype)
+        level = slope = zeros(rstd, rstd.shape, rstd.dtype)
+    else:
+        h, level, slope = shared
+        if weight is not None:
+            w = widen_half(weight)
+            h, level, slope = h * _column(w), level * w, slope * w
+    if g[1] is not None:
+        of_a = widen_half(g[1])
+        h, level, slope = h + of_a, level + _total(of_a), slope + _dot(of_a, a)
+    level = level if g[3] is None else level - g[3] / rstd
+    slope = slope if g[2] is None else slope + g[2] * rstd
+    slope = slope if g[4] is None else slope - 2 * (g[4] / (rstd * rstd))
+    return reshape_to(_combine(h, a, rstd, *_joint_means(level, slope, count, batches)), shape)
+
+
+def _joint_x_jvp(
+    t: Any, weight: Any, y: Any, a: Any, rstd: Any, count: Any, layout: Layout, batches: Batches
+) -> list[Any]:
+    t, wide = reshape_to(widen_half(t), layout.by_statistic), widen_half(a)
+    level, slope = _joint_means(_total(t), _dot(t, wide), count, batches)
+    ta = _combine(t, wide, rstd, level, slope)
+    of_statistics = [-(slope * rstd * rstd), level, 2 * slope / rstd, *_zero_tangents(count)]
+    return [_add_weight_term(ta, weight, y, layout), ta, *of_statistics]
+
+
+joint_batch_norm: Function = several(
+    "nn.joint_batch_norm",
+    _joint_kernel,
+    ("y", "a", "rstd", "mean", "var", "count"),
+    vjp={
+        "x": _joint_x_vjp,
+        "weight": lambda g, shared: None if shared is None else shared[2],
+        "bias": lambda g, shared: None if shared is None else shared[1],
+    },
+    jvp={
+        "x": _joint_x_jvp,
+        "weight": lambda t, y, a, rstd, count, layout: [
+            *_weight_jvp(t, y, a, rstd, layout),
+            *_zero_tangents(rstd, rstd, count),
+        ],
+        "bias": lambda t, y, a, rstd, count, layout: [
+            *_bias_jvp(t, y, a, rstd, layout),
+            *_zero_tangents(rstd, rstd, count),
+        ],
+    },
+    shared=_batch_sums,
+)
+
+
 # ---------------------------------------------------------------- the same by kernels, keeping the input
 
 
@@ -569,34 +671,63 @@ def batch_norm(
     >>> batch_norm(np.array([[1.0], [3.0]]), None, None, training=True, eps=0.0).tolist()
     [[-1.0], [1.0]]
     """
+    return normalise_batch(None, input, running_mean, running_var, weight, bias, training, momentum, eps)
+
+
+def normalise_batch(
+    batches: Batches | None,
+    input: Any,
+    running_mean: Any,
+    running_var: Any,
+    weight: Any,
+    bias: Any,
+    training: bool,
+    momentum: Any,
+    eps: float,
+) -> Any:
+    """Compute `batch_norm`; with `batches` in training by the statistics of all of these, of which this is one."""
     x, weight, bias = _lift_arguments("batch_norm", input, weight, bias)
     if x.ndim < 2:
         raise errors.ShapeError(f"batch_norm takes input (N, C, ...); found shape {x.shape}")
-    n, channels = x.shape[:2]
+    form = (*x.shape[:2], math.prod(x.shape[2:]))
     running = [None if stat is None else _check_running(stat) for stat in (running_mean, running_var)]
+    _check_statistics(x, weight, bias, running)
+    layout = Layout(form, form, per_channel=True)
+    if not training:
+        return _normalise_by_running(x, weight, bias, running, layout, eps)
+    _check_update(running, momentum)
+    if batches is not None:
+        y, _, _, mean, var, count = joint_batch_norm(x, weight, bias, layout, eps, batches)
+        unbiased = raw(var) * (raw(count) / (raw(count) - 1))
+    else:
+        _check_several(x.shape, form[0] * form[2], "batch_norm", "each channel")
+        if _has_kernel("norm_channels", layout, x, weight, bias):
+            y, mean, _, var = _batch_norm_of_input(x, weight, bias, layout, eps)
+        else:
+            y, _, _, mean, var = _batch_norm(x, weight, bias, layout, eps)
+        if not form[0] * form[2]:
+            return y
+        unbiased = raw(var) * (layout.count / (layout.count - 1))
+    _update(running, (raw(mean), unbiased), momentum if is_captured(momentum) else float(momentum))
+    return y
+
+
+def _check_statistics(x: Any, weight: Any, bias: Any, running: list[Any]) -> None:
+    """Raise unless there is one number for each channel, of running statistics in memory of the input's kind."""
     named = {"running_mean": running[0], "running_var": running[1]}
     _check_channels("batch_norm", x.shape, weight=weight, bias=bias, **named)
     check_floating("batch_norm", **named)
     if any(stat is not None and libraries.root(raw(stat)) is not libraries.root(raw(x)) for stat in running):
         raise libraries.mixed("batch_norm")
-    form = (n, channels, math.prod(x.shape[2:]))
-    layout = Layout(form, form, per_channel=True)
-    if not training:
-        return _normalise_by_running(x, weight, bias, running, layout, eps)
-    _check_several(x.shape, n * form[2], "batch_norm", "each channel")
+
+
+def _check_update(running: list[Any], momentum: Any) -> None:
+    """Raise unless the running statistics can be updated."""
     if not (isinstance(momentum, (int, float, np.number)) or is_captured(momentum)):
         raise TypeError(f"batch_norm: momentum must be a number; found {momentum!r}")
-    for name, stat in named.items():
+    for name, stat in zip(("running_mean", "running_var"), running, strict=True):
         if stat is not None and not isinstance(stat, Tensor) and not memory.is_writeable(stat):
             raise ValueError(f"batch_norm writes to {name} where training=True; found a read-only array")
-    if _has_kernel("norm_channels", layout, x, weight, bias):
-        y, mean, _, var = _batch_norm_of_input(x, weight, bias, layout, eps)
-    else:
-        y, _, _, mean, var = _batch_norm(x, weight, bias, layout, eps)
-    if form[0] * form[2] > 1:
-        unbiased = raw(var) * (layout.count / (layout.count - 1))
-        _update(running, (raw(mean), unbiased), momentum if is_captured(momentum) else float(momentum))
-    return y
 
 
 def _check_running(stat: Any) -> Any:

@@ -43,7 +43,7 @@ class _Argument(ctypes.Structure):
 def convolution_library() -> str:
     """Return the name of the library that computes float32 convolutions on the CPU: oneDNN, or NumPy and the reason.
 
-    oneDNN is used if it is installed (`pip install gradmgr[onednn]`, or conda's onednn-cpu-omp) and the convolution is
+    oneDNN is used if it is installed (the extra `onednn`, or conda's onednn-cpu-omp) and the convolution is
     not small. Its results differ by rounding only, and are the same for any number of threads.
 
     >>> from gradmgr import nn

@@ -100,12 +100,16 @@ class BatchNorm(Module):
         momentum = self.momentum
         if momentum is None:
             momentum = 0.0 if counted is None else 1 / (_number_in(counted) + 1)
-        y = functional.batch_norm(
+        y = self._normalise(
             x, self.running_mean, self.running_var, self.weight, self.bias, by_batch, momentum, self.eps
         )
         if counted is not None:
             counted += 1
         return y  # type: ignore[no-any-return]  # x is Any
+
+    def _normalise(self, x: Any, *settings: Any) -> Any:
+        """Do as `functional.batch_norm`."""
+        return functional.batch_norm(x, *settings)
 
     def _check(self, x: Any) -> None:
         ndim = np.ndim(x) if not hasattr(x, "ndim") else x.ndim

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
@@ -13,12 +13,11 @@ from gradmgr._engine.op import zeros
 from gradmgr._engine.parameter import Parameter
 from gradmgr._engine.tensor import Tensor
 from gradmgr.nn import init
+from gradmgr.nn._functions import recurrent_layers as kinds
 from gradmgr.nn._functions.arguments import check_floating, check_word, length, one_array
 from gradmgr.nn._functions.dropout import dropout
-from gradmgr.nn._functions.linear import linear
-from gradmgr.nn._functions.recurrent import gru_cell, lstm_cell, lstm_step
-from gradmgr.nn._functions.recurrent_sequences import gru_over, lstm_over
-from gradmgr.nn._functions.rnn_cell import ACTIVATIONS, rnn_relu_cell, rnn_tanh_cell
+from gradmgr.nn._functions.packed_sequence import PackedSequence, checked_packed, pack, pad_packed_sequence
+from gradmgr.nn._functions.recurrent_layers import RNN_KINDS, Kind, States, Weights, run_layer
 from gradmgr.nn._modules.module import Module
 from gradmgr.ops.convert import cast_to, wide_dtype
 from gradmgr.ops.join import concatenate, stack
@@ -36,7 +35,9 @@ def _uniform(shape: tuple[int, ...], hidden: int, device: str | None, dtype: Any
 
 
 class _Cell(Module):
-    _gates: int
+    """The base class of the cells: the parameters, and one step."""
+
+    _kind: Kind
 
     weight_ih: Parameter
     weight_hh: Parameter
@@ -58,7 +59,7 @@ class _Cell(Module):
         self.input_size = length(input_size, "input_size", asked, 1)
         self.hidden_size = hidden = length(hidden_size, "hidden_size", asked, 1)
         self.bias = bool(bias)
-        rng, rows = generator(rng, asked), self._gates * hidden
+        rng, rows = generator(rng, asked), self._kind.gates * hidden
         self.weight_ih = _uniform((rows, self.input_size), hidden, device, dtype, rng)
         self.weight_hh = _uniform((rows, hidden), hidden, device, dtype, rng)
         for name in ("bias_ih", "bias_hh"):
@@ -68,9 +69,13 @@ class _Cell(Module):
         """Return the sizes, for `repr`."""
         return f"{self.input_size}, {self.hidden_size}" + ("" if self.bias else ", bias=False")
 
-    def _zero_state(self, input: Any) -> Any:
-        """Return a state of zeros for an input; the cell's function checks the input."""
-        return zeros(input, (*input.shape[:-1], self.hidden_size), self.weight_hh.dtype)
+    def _step(self, input: Any, hx: Any) -> Any:
+        """Return what the function of the kind does, from states of zeros where hx is None; it checks the input."""
+        input = one_array(input)
+        if hx is None:
+            zero = zeros(input, (*input.shape[:-1], self.hidden_size), self.weight_hh.dtype)
+            hx = zero if len(self._kind.states) == 1 else (zero,) * len(self._kind.states)
+        return self._kind.step(input, hx, self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh)
 
 
 class LSTMCell(_Cell):
@@ -92,14 +97,11 @@ class LSTMCell(_Cell):
     ((4, 3), (4, 3))
     """
 
-    _gates = 4
+    _kind = kinds.LSTM
 
     def forward(self, input: Any, hx: Any = None) -> tuple[Tensor, Tensor]:
         """Return (h', c') for input (batch, input_size) and hx = (h, c); None means zeros."""
-        input = one_array(input)
-        if hx is None:
-            hx = (self._zero_state(input),) * 2
-        return lstm_cell(input, hx, self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh)
+        return self._step(input, hx)  # type: ignore[no-any-return]  # x is Any
 
 
 class GRUCell(_Cell):
@@ -120,13 +122,11 @@ class GRUCell(_Cell):
     (4, 3)
     """
 
-    _gates = 3
+    _kind = kinds.GRU
 
     def forward(self, input: Any, hx: Any = None) -> Tensor:
         """Return h' for input (batch, input_size) and hx = h; None means zeros."""
-        input = one_array(input)
-        hx = self._zero_state(input) if hx is None else hx
-        return gru_cell(input, hx, self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh)  # type: ignore[no-any-return]  # x is Any
+        return self._step(input, hx)  # type: ignore[no-any-return]  # x is Any
 
 
 class RNNCell(_Cell):
@@ -148,7 +148,7 @@ class RNNCell(_Cell):
     (4, 3)
     """
 
-    _gates = 1
+    nonlinearity: str = "tanh"
 
     def __init__(
         self,
@@ -161,9 +161,13 @@ class RNNCell(_Cell):
         *,
         rng: np.random.Generator | None = None,
     ) -> None:
-        check_word(nonlinearity, tuple(ACTIVATIONS), "nonlinearity", "RNNCell")
+        check_word(nonlinearity, tuple(RNN_KINDS), "nonlinearity", "RNNCell")
         super().__init__(input_size, hidden_size, bias, device, dtype, rng=rng)
         self.nonlinearity = nonlinearity
+
+    @property
+    def _kind(self) -> Kind:  # type: ignore[override]  # a cell of a kind that a setting chooses
+        return RNN_KINDS[self.nonlinearity]
 
     def extra_repr(self) -> str:
         """Return the sizes and settings, for `repr`."""
@@ -171,10 +175,7 @@ class RNNCell(_Cell):
 
     def forward(self, input: Any, hx: Any = None) -> Tensor:
         """Return h' for input (batch, input_size) and hx = h; None means zeros."""
-        input = one_array(input)
-        hx = self._zero_state(input) if hx is None else hx
-        cell = rnn_tanh_cell if self.nonlinearity == "tanh" else rnn_relu_cell
-        return cell(input, hx, self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh)  # type: ignore[no-any-return]  # x is Any
+        return self._step(input, hx)  # type: ignore[no-any-return]  # x is Any
 
 
 # ---------------------------------------------------------------- layers over sequences
@@ -183,8 +184,7 @@ class RNNCell(_Cell):
 class _Recurrent(Module):
     """The base class of LSTM, GRU and RNN: parameters of all layers and directions, and the loop over them."""
 
-    _gates: int
-    _states: tuple[str, ...]
+    _kind: Kind
 
     def __init__(
         self,
@@ -230,7 +230,7 @@ class _Recurrent(Module):
         return [f"_l{layer}", f"_l{layer}_reverse"][: 1 + self.bidirectional]
 
     def _make_parameters(self, device: str | None, dtype: Any) -> None:
-        rng, rows = self.rng, self._gates * self.hidden_size
+        rng, rows = self.rng, self._kind.gates * self.hidden_size
         for layer in range(self.num_layers):
             features = self.input_size if layer == 0 else self._output_size * (1 + self.bidirectional)
             for suffix in self._parameter_suffixes(layer):
@@ -252,50 +252,84 @@ class _Recurrent(Module):
 
     # ------------------------------------------------------------ forward
 
-    def _run(self, input: Any, given: tuple[Any, ...] | None) -> tuple[Any, tuple[Any, ...]]:
-        """Return the output and the last states, in the order of `_states`."""
+    def _run(self, input: Any, given: tuple[Any, ...] | None, lengths: Any) -> tuple[Any, States]:
+        """Return the output and the last states, in the order of the kind's."""
+        if lengths is not None:
+            return self._run_padded(input, given, lengths)
+        if isinstance(input, PackedSequence):
+            return self._run_packed(input, given)
         x = self._checked(one_array(input))
         of_batch = x.ndim == 3
         if not of_batch:
             x = expand_dims(x, 1)
         elif self.batch_first:
             x = swapaxes(x, 0, 1)
-        states = self._first_states(x, given, of_batch)
-        last: list[list[Any]] = [[] for _ in self._states]
+        x, last = self._run_layers(x, self._first_states(x, x.shape[1], given, of_batch))
+        if not of_batch:
+            return x[:, 0], [state[:, 0] for state in last]
+        return swapaxes(x, 0, 1) if self.batch_first else x, last
+
+    def _run_padded(self, input: Any, given: tuple[Any, ...] | None, lengths: Any) -> tuple[Any, States]:
+        """Run over a padded batch without its padding; the output has zeros there."""
+        asked = type(self).__name__
+        if isinstance(input, PackedSequence):
+            raise TypeError(f"{asked}: a PackedSequence has its own lengths; leave lengths= out")
+        x = self._checked(one_array(input))
+        if x.ndim != 3:
+            raise errors.ShapeError(
+                f"{asked}: lengths= are those of a batch of sequences; found one, of shape {x.shape}"
+            )
+        packed = pack(x, lengths, self.batch_first, enforce_sorted=False, asked=asked)
+        output, last = self._run_packed(packed, given)
+        return pad_packed_sequence(output, self.batch_first, total_length=x.shape[1 if self.batch_first else 0])[
+            0
+        ], last
+
+    def _run_packed(self, packed: PackedSequence, given: tuple[Any, ...] | None) -> tuple[PackedSequence, States]:
+        """Run over a packed batch; states are in the order that its sequences had before."""
+        asked = type(self).__name__
+        packed = checked_packed(packed, asked)
+        x, sizes, order, back = packed
+        check_floating(asked, input=x)
+        if x.ndim != 2 or x.shape[1] != self.input_size:
+            raise errors.ShapeError(
+                f"{asked}: packed data must have shape (steps of all sequences, {self.input_size}); found {x.shape}"
+            )
+        states = self._first_states(x, int(sizes[0]), given, of_batch=True)
+        if order is not None and given is not None:
+            states = [state[:, order] for state in states]
+        x, last = self._run_layers(x, states, sizes.tolist())
+        return packed._replace(data=x), last if back is None else [state[:, back] for state in last]
+
+    def _run_layers(self, x: Any, states: States, sizes: list[int] | None = None) -> tuple[Any, States]:
+        """Run all layers over (length, batch, features), or over the rows of a packed batch with these sizes."""
+        last: list[list[Any]] = [[] for _ in states]
         for layer in range(self.num_layers):
             if layer and self.dropout and self.training:
                 x = dropout(x, self.dropout, rng=self.rng)
             outputs = []
             for direction, suffix in enumerate(self._parameter_suffixes(layer)):
                 place = layer * (1 + self.bidirectional) + direction
-                output, ends = self._run_layer(x, [state[place] for state in states], suffix, direction == 1)
+                output, ends = self._run_layer(x, [state[place] for state in states], suffix, direction == 1, sizes)
                 outputs.append(output)
                 for ended, end in zip(last, ends, strict=True):
                     ended.append(end)
-            x = outputs[0] if len(outputs) == 1 else concatenate(outputs, axis=2)
-        ended_states = [stack(ended) for ended in last]
-        if not of_batch:
-            return x[:, 0], tuple([state[:, 0] for state in ended_states])
-        return swapaxes(x, 0, 1) if self.batch_first else x, tuple(ended_states)
+            x = outputs[0] if len(outputs) == 1 else concatenate(outputs, axis=-1)
+        return x, [stack(ended) for ended in last]
 
-    def _run_layer(self, x: Any, states: list[Any], suffix: str, reverse: bool) -> tuple[Any, list[Any]]:
-        """Run one layer in one direction; the input's part of all gates is one product."""
-        weights = [getattr(self, name + suffix) for name in ("weight_ih", "weight_hh")]
-        biases = [getattr(self, name + suffix) for name in ("bias_ih", "bias_hh")] if self.bias else [None, None]
-        weight_hr = getattr(self, "weight_hr" + suffix) if self.proj_size else None
-        result = x.dtype
-        dtype = np.result_type(result, weights[0].dtype)
+    def _run_layer(
+        self, x: Any, states: States, suffix: str, reverse: bool, sizes: list[int] | None
+    ) -> tuple[Any, States]:
+        """Run one layer in one direction, half precision in float32."""
+        given = [getattr(self, name + suffix) for name in ("weight_ih", "weight_hh")]
+        given += [getattr(self, name + suffix) for name in ("bias_ih", "bias_hh")] if self.bias else [None, None]
+        given.append(getattr(self, "weight_hr" + suffix) if self.proj_size else None)
+        dtype = np.result_type(x.dtype, given[0].dtype)
         inner = wide_dtype(dtype)
-        x, *rest = (None if t is None else cast_to(t, inner) for t in (x, *weights, *biases, weight_hr, *states))
-        w_ih, w_hh, b_ih, b_hh, w_hr, *states = rest
-        output, last = self._run_direction(x, states, w_ih, w_hh, b_ih, b_hh, w_hr, reverse)
+        x, *rest = (None if t is None else cast_to(t, inner) for t in (x, *given, *states))
+        weights, states = Weights(*rest[: len(given)]), rest[len(given) :]
+        output, last = run_layer(self._kind, x, states, weights, reverse, sizes)
         return cast_to(output, dtype), [cast_to(state, dtype) for state in last]
-
-    def _run_direction(
-        self, x: Any, states: list[Any], w_ih: Any, w_hh: Any, b_ih: Any, b_hh: Any, w_hr: Any, reverse: bool
-    ) -> tuple[Any, list[Any]]:
-        """Return h after every step, and the states after the last one."""
-        raise NotImplementedError
 
     def _checked(self, x: Any) -> Any:
         asked = type(self).__name__
@@ -309,14 +343,14 @@ class _Recurrent(Module):
             raise errors.ShapeError(f"{asked}: the sequence has no steps; found an input {x.shape}, as {layout}")
         return x
 
-    def _first_states(self, x: Any, given: tuple[Any, ...] | None, of_batch: bool) -> list[Any]:
+    def _first_states(self, x: Any, batch: int, given: tuple[Any, ...] | None, of_batch: bool) -> States:
         """Return the initial states, (layers and directions, batch, features)."""
-        lead = (self.num_layers * (1 + self.bidirectional), x.shape[1])
+        lead = (self.num_layers * (1 + self.bidirectional), batch)
         widths = {"h": self._output_size, "c": self.hidden_size}
         if given is None:
-            return [zeros(x, (*lead, widths[name]), x.dtype) for name in self._states]
+            return [zeros(x, (*lead, widths[name]), x.dtype) for name in self._kind.states]
         states = []
-        for name, state in zip(self._states, map(one_array, given), strict=True):
+        for name, state in zip(self._kind.states, map(one_array, given), strict=True):
             expected = (*lead, widths[name]) if of_batch else (lead[0], widths[name])
             if state.shape != expected:
                 raise errors.ShapeError(
@@ -356,52 +390,98 @@ class LSTM(_Recurrent):
     ((5, 4, 3), (1, 4, 3), (1, 4, 3))
     """
 
-    _gates = 4
-    _states = ("h", "c")
+    _kind = kinds.LSTM
 
-    def forward(self, input: Any, hx: Any = None) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    if TYPE_CHECKING:  # what is packed gives what is packed
+
+        @overload
+        def __call__(self, input: PackedSequence, hx: Any = None) -> tuple[PackedSequence, tuple[Tensor, Tensor]]: ...
+        @overload
+        def __call__(
+            self, input: Tensor | np.ndarray[Any, Any], hx: Any = None, *, lengths: Any = None
+        ) -> tuple[Tensor, tuple[Tensor, Tensor]]: ...
+        def __call__(self, input: Any, hx: Any = None, *, lengths: Any = None) -> tuple[Any, tuple[Tensor, Tensor]]: ...
+
+    def forward(self, input: Any, hx: Any = None, *, lengths: Any = None) -> tuple[Any, tuple[Tensor, Tensor]]:
         """Run over sequences.
 
         Args:
             input: shape (length, batch, input_size), with batch_first (batch, length, input_size); or
-                (length, input_size). Sequences of different lengths, as torch's packed ones, are not supported.
+                (length, input_size); or a `nn.utils.rnn.PackedSequence`, for sequences of several lengths.
             hx: the initial pair (h, c), of shape (layers and directions, batch, features); None for zeros.
+            lengths: the lengths of the sequences in a padded batch, in any order: integers on the host. Steps behind
+                them are not computed, and are zeros in the output.
 
         Returns:
-            The output, h of the last layer after every step; and the pair (h, c) after the last step of all layers.
+            The output, h of the last layer after every step, packed if the input is; and the pair (h, c) after the
+            last step of each sequence, of all layers.
 
         Raises:
-            ShapeError: the input or a state does not fit.
-            TypeError: hx is not a pair.
+            ShapeError: the input, a state or lengths do not fit.
+            TypeError: hx is not a pair; lengths are not integers on the host, or given with a PackedSequence.
+            ValueError: a length is 0 or too great.
         """
         if hx is not None and not (isinstance(hx, (tuple, list)) and len(hx) == 2):
             raise TypeError(f"LSTM: hx must be the pair (h, c); found {type(hx).__name__}")
-        output, (h, c) = self._run(input, None if hx is None else tuple(hx))
+        output, (h, c) = self._run(input, None if hx is None else tuple(hx), lengths)
         return output, (h, c)
 
-    def _run_direction(
-        self, x: Any, states: list[Any], w_ih: Any, w_hh: Any, b_ih: Any, b_hh: Any, w_hr: Any, reverse: bool
-    ) -> tuple[Any, list[Any]]:
-        parts = linear(x, w_ih, None if b_ih is None else b_ih + b_hh)
-        if w_hr is not None:
-            return _run_projected(parts, states, w_hh, w_hr, reverse)
-        outputs, cells = lstm_over(parts, states[0], states[1], w_hh, reverse)
-        last = 0 if reverse else -1
-        return outputs, [outputs[last], cells[last]]
+
+class _OneState(_Recurrent):
+    """The base class of GRU and RNN, which pass h alone from step to step."""
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        bias: bool = True,
+        batch_first: bool = False,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+        device: str | None = None,
+        dtype: Any = None,
+        *,
+        rng: np.random.Generator | None = None,
+    ) -> None:
+        super().__init__(
+            input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, 0, device, dtype, rng=rng
+        )
+
+    if TYPE_CHECKING:  # what is packed gives what is packed
+
+        @overload
+        def __call__(self, input: PackedSequence, hx: Any = None) -> tuple[PackedSequence, Tensor]: ...
+        @overload
+        def __call__(
+            self, input: Tensor | np.ndarray[Any, Any], hx: Any = None, *, lengths: Any = None
+        ) -> tuple[Tensor, Tensor]: ...
+        def __call__(self, input: Any, hx: Any = None, *, lengths: Any = None) -> tuple[Any, Tensor]: ...
+
+    def forward(self, input: Any, hx: Any = None, *, lengths: Any = None) -> tuple[Any, Tensor]:
+        """Run over sequences.
+
+        Args:
+            input: shape (length, batch, input_size), with batch_first (batch, length, input_size); or
+                (length, input_size); or a `nn.utils.rnn.PackedSequence`, for sequences of several lengths.
+            hx: the initial h, of shape (layers and directions, batch, hidden_size); None for zeros.
+            lengths: the lengths of the sequences in a padded batch, in any order: integers on the host. Steps behind
+                them are not computed, and are zeros in the output.
+
+        Returns:
+            The output, h of the last layer after every step, packed if the input is; and h after the last step of each
+            sequence, of all layers.
+
+        Raises:
+            ShapeError: the input, hx or lengths do not fit.
+            TypeError: lengths are not integers on the host, or given with a PackedSequence.
+            ValueError: a length is 0 or too great.
+        """
+        output, (h,) = self._run(input, None if hx is None else (hx,), lengths)
+        return output, h
 
 
-def _run_projected(parts: Any, states: list[Any], w_hh: Any, w_hr: Any, reverse: bool) -> tuple[Any, list[Any]]:
-    """Run step by step, projecting h after each step."""
-    h, c = states
-    outputs = []
-    for k in range(parts.shape[0])[:: -1 if reverse else 1]:
-        h, c = lstm_step(parts[k], h, c, None, w_hh, None, None)
-        h = linear(h, w_hr)
-        outputs.append(h)
-    return stack(outputs[::-1] if reverse else outputs), [h, c]
-
-
-class GRU(_Recurrent):
+class GRU(_OneState):
     """Layers of GRU over sequences, as torch.nn.GRU, with the same names of parameters.
 
     Args:
@@ -428,52 +508,10 @@ class GRU(_Recurrent):
     ((5, 4, 6), (2, 4, 3))
     """
 
-    _gates = 3
-    _states = ("h",)
-
-    def __init__(
-        self,
-        input_size: int,
-        hidden_size: int,
-        num_layers: int = 1,
-        bias: bool = True,
-        batch_first: bool = False,
-        dropout: float = 0.0,
-        bidirectional: bool = False,
-        device: str | None = None,
-        dtype: Any = None,
-        *,
-        rng: np.random.Generator | None = None,
-    ) -> None:
-        super().__init__(
-            input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, 0, device, dtype, rng=rng
-        )
-
-    def forward(self, input: Any, hx: Any = None) -> tuple[Tensor, Tensor]:
-        """Run over sequences.
-
-        Args:
-            input: shape (length, batch, input_size), with batch_first (batch, length, input_size); or
-                (length, input_size). Sequences of different lengths, as torch's packed ones, are not supported.
-            hx: the initial h, of shape (layers and directions, batch, hidden_size); None for zeros.
-
-        Returns:
-            The output, h of the last layer after every step; and h after the last step of all layers.
-
-        Raises:
-            ShapeError: the input or hx does not fit.
-        """
-        output, (h,) = self._run(input, None if hx is None else (hx,))
-        return output, h
-
-    def _run_direction(
-        self, x: Any, states: list[Any], w_ih: Any, w_hh: Any, b_ih: Any, b_hh: Any, w_hr: Any, reverse: bool
-    ) -> tuple[Any, list[Any]]:
-        outputs = gru_over(linear(x, w_ih, b_ih), states[0], w_hh, b_hh, reverse)
-        return outputs, [outputs[0 if reverse else -1]]
+    _kind = kinds.GRU
 
 
-class RNN(_Recurrent):
+class RNN(_OneState):
     """Layers of a plain recurrent network over sequences, as torch.nn.RNN, with the same names of parameters.
 
     Args:
@@ -501,8 +539,7 @@ class RNN(_Recurrent):
     ((5, 4, 3), (1, 4, 3))
     """
 
-    _gates = 1
-    _states = ("h",)
+    nonlinearity: str = "tanh"
 
     def __init__(
         self,
@@ -519,35 +556,12 @@ class RNN(_Recurrent):
         *,
         rng: np.random.Generator | None = None,
     ) -> None:
-        check_word(nonlinearity, tuple(ACTIVATIONS), "nonlinearity", "RNN")
+        check_word(nonlinearity, tuple(RNN_KINDS), "nonlinearity", "RNN")
         super().__init__(
-            input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, 0, device, dtype, rng=rng
+            input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, device, dtype, rng=rng
         )
         self.nonlinearity = nonlinearity
 
-    def forward(self, input: Any, hx: Any = None) -> tuple[Tensor, Tensor]:
-        """Run over sequences.
-
-        Args:
-            input: shape (length, batch, input_size), with batch_first (batch, length, input_size); or
-                (length, input_size). Sequences of different lengths, as torch's packed ones, are not supported.
-            hx: the initial h, of shape (layers and directions, batch, hidden_size); None for zeros.
-
-        Returns:
-            The output, h of the last layer after every step; and h after the last step of all layers.
-
-        Raises:
-            ShapeError: the input or hx does not fit.
-        """
-        output, (h,) = self._run(input, None if hx is None else (hx,))
-        return output, h
-
-    def _run_direction(
-        self, x: Any, states: list[Any], w_ih: Any, w_hh: Any, b_ih: Any, b_hh: Any, w_hr: Any, reverse: bool
-    ) -> tuple[Any, list[Any]]:
-        parts, activation = linear(x, w_ih, None if b_ih is None else b_ih + b_hh), ACTIVATIONS[self.nonlinearity]
-        h, outputs = states[0], []
-        for k in range(parts.shape[0])[:: -1 if reverse else 1]:
-            h = activation(parts[k] + linear(h, w_hh))
-            outputs.append(h)
-        return stack(outputs[::-1] if reverse else outputs), [h]
+    @property
+    def _kind(self) -> Kind:  # type: ignore[override]  # a kind that a setting chooses
+        return RNN_KINDS[self.nonlinearity]

@@ -7,6 +7,7 @@ from typing import Any
 
 from gradmgr._arrays import libraries
 from gradmgr._engine.containers import leaves_of
+from gradmgr._engine.display import Text
 from gradmgr._engine.history.modes import no_grad
 from gradmgr._engine.history.spill import format_bytes
 from gradmgr._engine.hooks import Hooks
@@ -58,7 +59,7 @@ def summary(model: Module, *inputs: Any, depth: int | None = None, **keywords: A
         output = results.get(id(module), "-")
         kind = repr(module) if isinstance(module, PlainFunction) else type(module).__name__
         rows.append(("  " * level + name, kind, output, f"{_count(module.parameters()):,}"))
-    return _table(rows if called else [(*row[:2], row[3]) for row in rows]) + "\n" + _totals(model)
+    return Text(_table(rows if called else [(*row[:2], row[3]) for row in rows]) + "\n" + _totals(model))
 
 
 def _iterate_tree(
