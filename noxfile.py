@@ -188,6 +188,15 @@ NATIVE_TESTS = (
 
 
 @nox.session(default=False)
+def docs(session: nox.Session) -> None:
+    """Build the documentation's site, with warnings as errors, and look for broken links and missing names in it."""
+    session.install("-e", ".[docs]")
+    session.run("python", "-m", "sphinx", "-W", "--keep-going", "-j", "auto", "docs", "build/site", *session.posargs)
+    session.run("python", "docs/check_site.py", "build/site")
+    session.run("python", "-m", "doctest", *map(str, sorted((ROOT / "docs" / "_extensions").glob("*.py"))))
+
+
+@nox.session(default=False)
 def review(session: nox.Session) -> None:
     """Compare the repository with the Scientific Python development guide."""
     session.install("sp-repo-review[cli]")

@@ -44,6 +44,7 @@ def commands():
 PAGES = (
     "README.md",
     "docs/overview.md",
+    "docs/start.md",
     "docs/from_numpy.md",
     "docs/from_autograd.md",
     "docs/from_pytorch.md",
@@ -54,6 +55,7 @@ PAGES = (
     "docs/distributions.md",
     "docs/threads.md",
     "docs/notebooks.md",
+    "docs/tensor.md",
 )
 PROGRAMS = [block for name in PAGES for block in blocks("python", page(name))]
 
