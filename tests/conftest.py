@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-# NumPy reads it when it is imported. With pytest-xdist there are as many processes as cores, whose further threads would
-# wait for one another; and which products oneDNN computes depends on it, so that tests mean the same without xdist.
+# NumPy reads it when it is imported. With pytest-xdist there are as many processes as cores, whose further threads
+# would wait for one another; and which products oneDNN computes depends on it, so tests mean the same without xdist.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 if sys.dont_write_bytecode:  # hundreds of processes that tests start would each compile the package, for half a second
