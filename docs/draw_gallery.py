@@ -12,7 +12,7 @@ from PIL import Image
 
 ROOT = Path(__file__).parents[1]
 PICTURES = ROOT / "docs" / "pictures"
-COLOURS = 128  # of a picture's palette: enough for Matplotlib's drawings, and a third of the bytes
+COLOURS = 256  # of a picture's palette: enough for Matplotlib's drawings, at half of the bytes
 
 
 def draw(example: Path) -> None:

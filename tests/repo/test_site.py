@@ -79,7 +79,7 @@ def test_the_extra_has_every_extension():
 @pytest.mark.slow
 def test_the_site_is_built_without_a_warning_and_nothing_in_it_is_broken(tmp_path):
     """Without executing the tutorials, which `nox -s docs` does."""
-    pytest.importorskip("sphinx", reason="the site is built by Sphinx: pip install 'gradmgr[docs]'")
+    pytest.importorskip("sphinx", reason="the site is built by Sphinx: pip install -e '.[docs]'")
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     site = str(tmp_path / "site")
     options = ["-q", "-W", "-D", "nb_execution_mode=off", "-d", str(tmp_path / "read")]
