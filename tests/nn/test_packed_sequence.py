@@ -310,6 +310,7 @@ WRONG: list[tuple[Any, type[Exception], str]] = [
     (lambda: rnn.pack_padded_sequence(X, [2.5, 2]), TypeError, "each of lengths must be an integer; found 2.5"),
     (lambda: rnn.pack_padded_sequence(X, np.ones(2)), TypeError, "lengths must be integers; found an array of float64"),
     (lambda: rnn.pack_padded_sequence(X, [[3], [2]]), TypeError, "each of lengths must be an integer"),
+    (lambda: rnn.pack_padded_sequence(X, 3), TypeError, "lengths must be integers, in a list or an array; found 3"),
     (lambda: rnn.pack_padded_sequence(X[:, :0], []), ValueError, "there must be a sequence"),
     (lambda: rnn.pack_padded_sequence(X[0, 0], [1]), errors.ShapeError, r"takes a batch \(length, batch, ...\)"),
     (lambda: rnn.pad_packed_sequence(PACKED, total_length=3), ValueError, "at least 4, the length of the longest"),
