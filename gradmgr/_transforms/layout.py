@@ -18,6 +18,7 @@ _GAP = 18.0  # between boxes of a layer
 _LANE = 8.0  # between edges that pass a layer
 _RISE = 34.0  # between layers
 _SWEEPS = 8
+_MOST_LANES = 200_000  # 12 MB of SVG, drawn in 10 s
 
 
 class Layout:
@@ -33,11 +34,20 @@ class Layout:
             lanes enter a layer and leave it.
         edges: for each edge, as (start, end), its last piece: from the box or its trunk to the middle of the other.
         width, height: of the whole.
+
+    Raises:
+        ValueError: there are so many long edges that nobody could follow them.
     """
 
     def __init__(self, sizes: Sequence[tuple[float, float]], inputs: Sequence[Sequence[int]]) -> None:
         self._sizes = list(sizes)
         layer_of = _layers(inputs)
+        lanes = _lanes(inputs, layer_of)
+        if lanes > _MOST_LANES:
+            raise ValueError(
+                f"to_svg: {len(inputs)} boxes have long edges that pass others in {lanes} places, and a picture takes "
+                f"{_MOST_LANES} at most; draw the history of a tensor that was computed earlier, or by to_dot"
+            )
         self._layers: list[list[int]] = [[] for _ in range(max(layer_of, default=-1) + 1)]
         for k, layer in enumerate(layer_of):
             self._layers[layer].append(k)
@@ -156,18 +166,30 @@ class Layout:
 
 
 def _layers(inputs: Sequence[Sequence[int]]) -> list[int]:
-    """Return the layer of each box: below all its inputs; a box without any is right above the first that uses it."""
+    """Return the layer of each box: below all its inputs; with one input or none, right above the first that uses it.
+
+    Moving such a box down adds no lane: where its own edge passed a layer, the one to it does.
+    """
     layer_of: list[int] = []
     for starts in inputs:
         layer_of.append(1 + max((layer_of[k] for k in starts), default=-1))
     first_use: dict[int, int] = {}
-    for k, starts in enumerate(inputs):
+    for k in reversed(range(len(inputs))):  # those that use a box have larger numbers
+        starts = inputs[k]
+        if len(starts) < 2 and k in first_use:
+            layer_of[k] = first_use[k] - 1
         for start in starts:
             first_use[start] = min(first_use.get(start, layer_of[k]), layer_of[k])
-    return [
-        first_use[k] - 1 if not starts and k in first_use else layer
-        for k, (starts, layer) in enumerate(zip(inputs, layer_of, strict=True))
-    ]
+    return layer_of
+
+
+def _lanes(inputs: Sequence[Sequence[int]], layer_of: Sequence[int]) -> int:
+    """Return how many lanes the long edges take in all layers together."""
+    last_use = list(layer_of)
+    for k, starts in enumerate(inputs):
+        for start in starts:
+            last_use[start] = max(last_use[start], layer_of[k])
+    return sum(max(0, last - own - 1) for last, own in zip(last_use, layer_of, strict=True))
 
 
 def _mean(values: list[float] | list[int], otherwise: float) -> float:

@@ -91,7 +91,8 @@ def to_mermaid(what: Tensor | Iterable[Tensor] | GradManager) -> str:
 def to_svg(what: Tensor | Iterable[Tensor] | GradManager) -> Svg:
     """Return the history as SVG, which a notebook draws where it is the result of a cell; as `to_dot` otherwise.
 
-    It suits some hundreds of operations; Graphviz, which `to_dot` writes for, lays out large ones better.
+    It suits some hundreds of operations; Graphviz, which `to_dot` writes for, lays out large ones better. A ValueError
+    is raised where long edges pass others in more than 200,000 places.
 
     >>> import gradmgr
     >>> x = gradmgr.tensor([1.0, 2.0])
@@ -177,15 +178,14 @@ def _boxes(what: Any) -> list[_Box]:
     """Return what to draw, inputs before what is computed from them."""
     tape, ends = _tape_and_ends(what)
     entries = tape.kept_entries()
+    leaves = list(tape.leaves.copy().items())
     if ends is not None:
         entries = _ancestors(entries, set(ends))
+        used = set(ends).union(*map(tracked_input_ids, entries))
+        leaves = [(t, node_id) for t, node_id in leaves if node_id in used]
     shapes = _shapes(tape, ends)
     names: dict[Any, str] = {}
-    boxes = [
-        _leaf(tape, t, node_id, names)
-        for t, node_id in tape.leaves.copy().items()
-        if _takes_part(node_id, entries, ends)
-    ]
+    boxes = [_leaf(tape, t, node_id, names) for t, node_id in leaves]
     for e in entries:
         if is_result(e) or e[0] == "attach":  # the value is its op's, or the tensor's that was attached
             names.setdefault(e[1], names.get(e[2], f"n{len(names)}"))
@@ -200,7 +200,12 @@ def _boxes(what: Any) -> list[_Box]:
 def _tape_and_ends(what: Any) -> tuple[Tape, dict[Any, Tensor] | None]:
     """Return the tape, and, by node id, the tensors whose history is drawn; None for all."""
     if isinstance(what, GradManager):
-        return what._open_tape(), None
+        if what._tape is None or not what._tape.open:
+            raise errors.RecordingError(
+                "this GradManager is idle and has no history to draw: draw it inside the with block, before backward() "
+                "frees it"
+            )
+        return what._tape, None
     tensors = [what] if isinstance(what, Tensor) else list(what)
     for k, t in enumerate(tensors):
         if not isinstance(t, Tensor):
@@ -221,12 +226,6 @@ def _ancestors(entries: list[Any], ends: set[Any]) -> list[Any]:
             needed.update(tracked_input_ids(e))
             kept.append(e)
     return kept[::-1]
-
-
-def _takes_part(node_id: Any, entries: list[Any], ends: dict[Any, Tensor] | None) -> bool:
-    if ends is None or node_id in ends:
-        return True
-    return any(node_id in tracked_input_ids(e) for e in entries)
 
 
 def _leaf(tape: Tape, t: Tensor, node_id: Any, names: dict[Any, str]) -> _Box:

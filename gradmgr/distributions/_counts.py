@@ -154,7 +154,8 @@ class Binomial(WithProbability):
         count = raw(self._values()[0])
         if is_batched(count):
             raise NotImplementedError("Binomial.entropy: total_count is the same for all examples of a vmap")
-        values = np.arange(int(count.max()) + 1).reshape((-1,) + (1,) * len(self.batch_shape))
+        largest = int(count.max()) if count.size else 0
+        values = np.arange(largest + 1).reshape((-1,) + (1,) * len(self.batch_shape))
         log_prob = self.log_prob(libraries.to_device(values, libraries.device_of(count)))
         return -_expected(log_prob, log_prob)
 
@@ -228,7 +229,7 @@ class Multinomial(WithWeights):
     Args:
         total_count: how many draws, an int.
         probs: numbers in proportion to the probabilities, of shape (..., k), which need not add up to 1; or
-        logits: logarithms of such numbers. Exactly one of the two is given.
+        logits: logarithms of such numbers; -inf excludes a category. Exactly one of the two is given.
         validate_args: whether it is checked.
 
     Raises:
@@ -268,14 +269,17 @@ class Multinomial(WithWeights):
 
     def entropy(self) -> Any:
         """Return n H - log(n!) + the sum of the expected log(x!), H being the entropy of one draw."""
-        p, n = self.probs, self.total_count
-        of_one = gnp.sum(special.entr(p), axis=-1)
+        given, n = self.probs, self.total_count
+        is_certain = (raw(given) == 0) | (raw(given) == 1)  # where logarithms have no derivative
+        p = gnp.where(is_certain, 0.5, given)
         values = np.arange(n + 1, dtype=p.dtype).reshape((-1,) + (1,) * p.ndim)
         counts = libraries.to_device(values, libraries.device_of(raw(p)))
         count = p.dtype.type(n)
         log_prob = _log_choices(count, counts) + special.xlogy(counts, p) + special.xlog1py(count - counts, -p)
-        orders = gnp.sum(_expected(log_prob, special.gammaln(counts + 1)), axis=-1)
-        return n * of_one - special.gammaln(count + 1) + orders
+        of_all = special.gammaln(count + 1)
+        expected = _expected(log_prob, special.gammaln(counts + 1))
+        orders = gnp.sum(gnp.where(is_certain, raw(given) * of_all, expected), axis=-1)
+        return n * self._entropy_of_one() - of_all + orders
 
     @property
     def mean(self) -> Any:

@@ -30,6 +30,12 @@ from gradmgr.distributions.constraints import (
 _WEIGHTS = Tested(
     "weights", "0 or greater, with a sum above 0", lambda a: (a >= 0) & (a.sum(axis=-1, keepdims=True) > 0), event_dim=1
 )
+_LOGITS = Tested(
+    "logits",
+    "finite, or -inf for a probability of 0, but not all of them",
+    lambda a: (a < np.inf) & (a > -np.inf).any(axis=-1, keepdims=True),
+    event_dim=1,
+)
 
 
 def _draw_poisson(rng: np.random.Generator, rate: Any) -> Any:
@@ -42,6 +48,17 @@ def one_of(owner: str, probs: Any, logits: Any) -> dict[str, Any]:
     if len(given) != 1:
         raise ValueError(f"{owner} takes either probs or logits; found {'both' if given else 'neither'}")
     return given
+
+
+def expected_log(probability: Any, log_probability: Any, log_other: Any = None) -> Any:
+    """Return probability times log_probability, less log_other where given; 0 where log_probability is -inf.
+
+    Made for logits: a probability rounds to 0 where its logarithm, taken from them, is finite. There the derivative of
+    p log(p), by p, is infinite, and by the logit 0.
+    """
+    is_zero = raw(log_probability) == -np.inf
+    finite = gnp.where(is_zero, 0, log_probability)
+    return probability * (finite if log_other is None else finite - gnp.where(is_zero, 0, log_other))
 
 
 class WithProbability(Distribution):
@@ -110,6 +127,9 @@ class Bernoulli(WithProbability):
 
     def entropy(self) -> Any:
         """Return -p log(p) - (1 - p) log(1 - p)."""
+        if self._has_logits:
+            logits = self.logits
+            return -sum(expected_log(special.expit(x), special.log_expit(x)) for x in (logits, -logits))
         p = self.probs
         return special.entr(p) - special.xlog1py(1 - p, -p)
 
@@ -129,7 +149,7 @@ class WithWeights(Distribution):
     """The base of distributions over k categories, whose parameter is of shape (..., k)."""
 
     arg_constraints = MappingProxyType({"probs": simplex, "logits": real_vector})
-    _requirements = MappingProxyType({"probs": _WEIGHTS})
+    _requirements = MappingProxyType({"probs": _WEIGHTS, "logits": _LOGITS})
     _inner = 0.0
 
     @property
@@ -169,11 +189,20 @@ class WithWeights(Distribution):
         passed = up_to[..., :-1] <= u[..., None] * up_to[..., -1:]
         return gnp.sum(passed, axis=-1, dtype=np.int64)
 
+    def _entropy_of_one(self) -> Any:
+        """Return the entropy of one draw, -sum p log(p)."""
+        if self._has_logits:
+            return -gnp.sum(expected_log(self.probs, self.logits), axis=-1)
+        (weights,) = self._values()
+        total = gnp.sum(weights, axis=-1)  # of which the shares have a derivative of inf / inf where a weight is 0
+        return gnp.log(total) + gnp.sum(special.entr(weights), axis=-1) / total
+
     def _log_probability(self, counts: Any, parameter: Any) -> Any:
         """Return the logarithm of the probability of drawing each category so often, in one order."""
         total = gnp.sum(counts, axis=-1)
         if self._has_logits:
-            return gnp.sum(counts * parameter, axis=-1) - total * special.logsumexp(parameter, axis=-1)
+            logits = gnp.where(raw(counts) == 0, 0, parameter)  # which may be -inf
+            return gnp.sum(counts * logits, axis=-1) - total * special.logsumexp(parameter, axis=-1)
         weights = gnp.sum(parameter, axis=-1)
         return gnp.sum(special.xlogy(counts, parameter), axis=-1) - special.xlogy(total, weights)
 
@@ -183,7 +212,7 @@ class Categorical(WithWeights):
 
     Args:
         probs: numbers in proportion to the probabilities, of shape (..., k), which need not add up to 1; or
-        logits: logarithms of such numbers. Exactly one of the two is given.
+        logits: logarithms of such numbers; -inf excludes a category. Exactly one of the two is given.
         validate_args: whether it is checked.
 
     Raises:
@@ -223,7 +252,7 @@ class Categorical(WithWeights):
 
     def entropy(self) -> Any:
         """Return -sum p log(p)."""
-        return gnp.sum(special.entr(self.probs), axis=-1)
+        return self._entropy_of_one()
 
     @property
     def mean(self) -> Any:
@@ -244,7 +273,7 @@ class OneHotCategorical(WithWeights):
 
     Args:
         probs: numbers in proportion to the probabilities of the places of the 1, of shape (..., k); or
-        logits: logarithms of such numbers. Exactly one of the two is given.
+        logits: logarithms of such numbers; -inf excludes a category. Exactly one of the two is given.
         validate_args: whether it is checked.
 
     Raises:
@@ -283,7 +312,7 @@ class OneHotCategorical(WithWeights):
 
     def entropy(self) -> Any:
         """Return -sum p log(p)."""
-        return gnp.sum(special.entr(self.probs), axis=-1)
+        return self._entropy_of_one()
 
     @property
     def mean(self) -> Any:

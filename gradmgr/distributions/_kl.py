@@ -14,7 +14,7 @@ from gradmgr import special
 from gradmgr._engine.tensor import raw
 from gradmgr.distributions._continuous import Beta, Gamma, Normal
 from gradmgr.distributions._counts import Binomial, Geometric
-from gradmgr.distributions._discrete import Bernoulli, Categorical, OneHotCategorical, Poisson
+from gradmgr.distributions._discrete import Bernoulli, Categorical, OneHotCategorical, Poisson, expected_log
 from gradmgr.distributions._distribution import Distribution, common_dtype, in_dtype
 from gradmgr.distributions._location_scale import Cauchy, Gumbel, HalfNormal, Laplace, Uniform
 from gradmgr.distributions._multivariate import Dirichlet, MultivariateNormal, squared_distance
@@ -114,12 +114,19 @@ def _of_dirichlet(p: Any, q: Any) -> Any:
 
 
 def _of_bernoulli(p: Any, q: Any) -> Any:
+    if p._has_logits and q._has_logits:
+        expit, log_expit, mine, other = special.expit, special.log_expit, p.logits, q.logits
+        return sum(expected_log(expit(x), log_expit(x), log_expit(y)) for x, y in ((mine, other), (-mine, -other)))
     mine, other = p.probs, q.probs
     return special.rel_entr(mine, other) + special.rel_entr(1 - mine, 1 - other)
 
 
 def _of_categorical(p: Any, q: Any) -> Any:
-    return gnp.sum(special.rel_entr(p.probs, q.probs), axis=-1)
+    if p._has_logits:
+        return gnp.sum(expected_log(p.probs, p.logits, q.logits), axis=-1)
+    (weights,) = p._values()
+    total = gnp.sum(weights, axis=-1)
+    return gnp.sum(special.rel_entr(weights, q.probs), axis=-1) / total - gnp.log(total)
 
 
 def _of_poisson(p: Any, q: Any) -> Any:

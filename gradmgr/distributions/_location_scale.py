@@ -161,8 +161,8 @@ class Cauchy(LocationScale):
     _kind_of_noise = "standard_cauchy"
 
     def _log_prob(self, value: Any, loc: Any, scale: Any) -> Any:
-        z = (value - loc) / scale
-        return -gnp.log1p(z * z) - gnp.log(scale) - _LOG_PI
+        # Not by the square of (value - loc) / scale, which overflows.
+        return gnp.log(scale) - 2 * gnp.log(gnp.hypot(scale, value - loc)) - _LOG_PI
 
     def entropy(self) -> Any:
         """Return log(4 pi scale)."""
@@ -389,8 +389,7 @@ class HalfCauchy(HalfDistribution):
     _kind_of_noise = "standard_cauchy"
 
     def _log_prob(self, value: Any, scale: Any) -> Any:
-        z = value / scale
-        return (_LOG_2 - _LOG_PI) - gnp.log(scale) - gnp.log1p(z * z)
+        return gnp.log(scale) - 2 * gnp.log(gnp.hypot(scale, value)) + (_LOG_2 - _LOG_PI)
 
     def entropy(self) -> Any:
         """Return log(2 pi scale)."""

@@ -114,9 +114,9 @@ class Weibull(Distribution):
         return scale * standard_exponential(rng, shape, scale) ** (1 / concentration)
 
     def _log_prob(self, value: Any, scale: Any, concentration: Any) -> Any:
-        log_z = gnp.log(value / scale)
-        power = gnp.exp(concentration * log_z)
-        return gnp.log(concentration / scale) + (concentration - 1) * log_z - power
+        z = value / scale
+        power = gnp.exp(concentration * gnp.log(z))
+        return gnp.log(concentration / scale) + special.xlogy(concentration - 1, z) - power
 
     def entropy(self) -> Any:
         """Return c (1 - 1/k) + log(scale / k) + 1, k being the concentration and c Euler's constant."""
@@ -133,7 +133,10 @@ class Weibull(Distribution):
     def variance(self) -> Any:
         """scale^2 (gamma(1 + 2/k) - gamma(1 + 1/k)^2), k being the concentration."""
         scale, k = self._values()
-        return scale * scale * (gnp.exp(special.gammaln(1 + 2 / k)) - gnp.exp(2 * special.gammaln(1 + 1 / k)))
+        log_of_mean = special.gammaln(1 + 1 / k)
+        # Not a difference of gamma functions, which overflow for a small k and are nearly equal for a large one.
+        ratio = gnp.expm1(special.gammaln(1 + 2 / k) - 2 * log_of_mean)
+        return (scale * gnp.exp(log_of_mean)) ** 2 * ratio
 
     def cdf(self, value: Any) -> Any:
         """Return the probability of values up to this one."""
@@ -181,7 +184,7 @@ class Pareto(Distribution):
         return scale * gnp.exp(standard_exponential(rng, shape, scale) / alpha)
 
     def _log_prob(self, value: Any, scale: Any, alpha: Any) -> Any:
-        return gnp.log(alpha) + alpha * gnp.log(scale) - (alpha + 1) * gnp.log(value)
+        return gnp.log(alpha) + alpha * (gnp.log(scale) - gnp.log(value)) - gnp.log(value)
 
     def entropy(self) -> Any:
         """Return log(scale / alpha) + 1 + 1/alpha."""

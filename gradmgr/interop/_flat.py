@@ -41,7 +41,7 @@ class FlatCall:
         found = leaves_of(made)
         if not any(map(is_result, found)):
             raise errors.FunctionError(
-                f"{self.name}: it must return {kind}, or containers of them; found {type(made).__name__}"
+                f"{self.name}: it must return {kind}, or containers of them; found {_full_name(type(made))}"
             )
         self._made = [_HOLE if is_result(leaf) else leaf for leaf in found]
         self._form = rebuilt(made, iter(self._made))
@@ -51,6 +51,12 @@ class FlatCall:
         """Return the results of the last call in their containers, with these arrays."""
         given = iter(arrays)
         return rebuilt(self._form, iter([next(given) if leaf is _HOLE else leaf for leaf in self._made]))
+
+
+def _full_name(kind: type) -> str:
+    """Return the name of a class with its package, as several libraries have a Tensor."""
+    package = kind.__module__.partition(".")[0]
+    return kind.__qualname__ if package == "builtins" else f"{package}.{kind.__qualname__}"
 
 
 _HOLE = object()  # where an array stands

@@ -6,6 +6,7 @@ kind computes those derivatives, so that they have derivatives of their own.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -50,40 +51,46 @@ class Library(Protocol):
 
 def wrapped(func: Callable[..., Any], library: Library) -> Callable[..., Any]:
     """Return the function of gradmgr's Tensors, arrays and other values that calls one of another library's arrays."""
+    name = getattr(func, "__name__", type(func).__name__)
+    operation: Any = type(name, (_Operation,), {})  # by whose name graphs and errors show it
 
+    @functools.wraps(func, updated=())
     def call(*args: Any, **kwargs: Any) -> Any:
         flat = FlatCall(func, args, kwargs, _is_array)
 
         def compute(*arrays: Any) -> tuple[Any, ...]:
             return flat(arrays, library.is_array, f"arrays of {library.name}")
 
-        results = _Operation.apply(_Call(compute, library, flat.name), *flat.arrays)
+        results = operation.apply(_Call(compute, library, operation), *flat.arrays)
         return flat.as_returned(results)
 
     return call
 
 
 def _is_array(value: Any) -> bool:
-    return isinstance(value, Tensor) or libraries.is_array(value)
+    """Tell whether it is a Tensor or an array of numbers; one of strings or objects is passed as it is."""
+    if isinstance(value, Tensor):
+        return True
+    return libraries.is_array(value) and (value.dtype.kind in "biufc" or libraries.is_differentiable(value.dtype))
 
 
 class _Call:
-    """A function of another library's arrays, which returns a tuple of them, and its name."""
+    """A function of another library's arrays, which returns a tuple of them, and the class of its operations."""
 
-    __slots__ = ("compute", "library", "name")
+    __slots__ = ("compute", "library", "operation")
 
-    def __init__(self, compute: Compute, library: Library, name: str) -> None:
+    def __init__(self, compute: Compute, library: Library, operation: type[Function]) -> None:
         self.compute = compute
         self.library = library
-        self.name = name
+        self.operation = operation
 
-    def apply(self, compute: Compute, what: str, *inputs: Any) -> Any:
+    def apply(self, compute: Compute, *inputs: Any) -> Any:
         """Record another function as an operation of the same kind: a derivative of this one, or the batch."""
-        return _Operation.apply(_Call(compute, self.library, f"{what} of {self.name}"), *inputs)
+        return self.operation.apply(_Call(compute, self.library, self.operation), *inputs)
 
 
 class _Operation(Function):
-    """What records a call: apply(call, *arrays)."""
+    """What records a call: apply(call, *arrays); each function has a class of its own."""
 
     @staticmethod
     def forward(ctx: Any, call: _Call, *xs: Any) -> Any:
@@ -110,7 +117,7 @@ class _Operation(Function):
         found: list[Any] = [None] * len(xs)
         if any(isinstance(t, Tensor) and is_tracked(t) for t in (*xs, *gs)):
             compute = call.library.vjp_of(call.compute, len(xs), ctx.needed)
-            gradients = call.apply(compute, "vjp", *xs, *gs)
+            gradients = call.apply(compute, *xs, *gs)
         else:
             given = [call.library.from_array(g._array if isinstance(g, Tensor) else g) for g in gs]
             made = ctx.pullback(given)
@@ -125,12 +132,12 @@ class _Operation(Function):
         xs = _inputs(ctx)
         varied = [k for k, t in enumerate(tangents) if t is not None and _is_differentiable(xs[k])]
         compute = call.library.jvp_of(call.compute, len(xs), varied)
-        made = iter(call.apply(compute, "jvp", *xs, *[tangents[k] for k in varied]))
+        made = iter(call.apply(compute, *xs, *[tangents[k] for k in varied]))
         return tuple([next(made) if differentiable else None for differentiable in ctx.is_differentiable])
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], call: _Call, *xs: Any) -> Any:
-        results = call.apply(call.library.batched(call.compute, in_dims[1:]), "a batch", *xs)
+        results = call.apply(call.library.batched(call.compute, in_dims[1:]), *xs)
         return results, (0,) * len(results)
 
 

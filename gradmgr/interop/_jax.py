@@ -32,13 +32,14 @@ def jax_function(func: Callable[..., Any]) -> Callable[..., Any]:
     """Make a function of JAX's arrays of one of gradmgr's Tensors; JAX calls it back on the host.
 
     JAX differentiates through it in reverse mode, to any order, in `jit` and `vmap` too; gradmgr computes the
-    derivatives of this part. Values are copied in and out. JAX must know the shapes of the results before: the
-    function is called once with zeros for each set of argument shapes.
+    derivatives of this part. Values are copied in and out. Where JAX traces it (under `jit`, `vmap` and the like), JAX
+    must know the shapes of the results before there are values: the function is then called once with ones, unit
+    matrices and zeros of integers.
 
     Args:
         func: takes Tensors where arrays of JAX and NumPy are given, also in nested lists, tuples and dicts, and
             anything else as it is; returns a Tensor, or containers of them. It must be a pure function, whose shapes
-            do not depend on values.
+            do not depend on values where JAX traces it.
 
     Returns:
         A function of the same arguments. Forward mode (`jax.jvp`, `jacfwd`) raises, as for every `jax.custom_vjp`.
@@ -58,9 +59,12 @@ def jax_function(func: Callable[..., Any]) -> Callable[..., Any]:
         raise TypeError(f"jax_function takes a function of Tensors; found {type(func).__name__}")
     jax = _import_jax()
 
-    @functools.wraps(func)
+    def is_array(leaf: Any) -> bool:
+        return isinstance(leaf, jax.Array) or (isinstance(leaf, np.ndarray) and leaf.dtype.kind in "biufcV")
+
+    @functools.wraps(func, updated=())
     def call(*args: Any, **kwargs: Any) -> Any:
-        flat = FlatCall(func, args, kwargs, lambda leaf: isinstance(leaf, (jax.Array, np.ndarray)))
+        flat = FlatCall(func, args, kwargs, is_array)
 
         def compute(*tensors: Tensor) -> tuple[Tensor, ...]:
             return flat(tensors, lambda leaf: isinstance(leaf, Tensor), "Tensors of gradmgr")
@@ -85,10 +89,10 @@ class _JaxCall:
 
         @jax.custom_vjp  # type: ignore[untyped-decorator]  # of a library that may not be installed
         def call(*xs: Any) -> tuple[Any, ...]:
-            return self._call_back(xs)
+            return self._called(tuple(map(jax.numpy.asarray, xs)))
 
         def forward(*xs: Any) -> Any:
-            return call(*xs), xs
+            return call(*xs), tuple(map(jax.numpy.asarray, xs))  # a Python number has no shape
 
         def backward(xs: Any, gs: Any) -> tuple[Any, ...]:
             return self._gradients(xs, gs)
@@ -96,19 +100,40 @@ class _JaxCall:
         call.defvjp(forward, backward)
         return call  # type: ignore[no-any-return]
 
-    def _call_back(self, xs: Sequence[Any]) -> tuple[Any, ...]:
+    def _called(self, xs: Sequence[Any]) -> tuple[Any, ...]:
+        if not any(isinstance(x, self._jax.core.Tracer) for x in xs):
+            return tuple(map(self._jax.numpy.asarray, self._compute_arrays(xs)))
         shapes = self._result_shapes(xs)
-        return self._jax.pure_callback(self._on_host, shapes, *xs, vmap_method="sequential")  # type: ignore[no-any-return]
+        call_back = functools.partial(self._compute_checked, shapes)
+        return self._jax.pure_callback(call_back, shapes, *xs, vmap_method="sequential")  # type: ignore[no-any-return]
 
     def _result_shapes(self, xs: Sequence[Any]) -> tuple[Any, ...]:
-        zeros = [wrap(np.zeros(x.shape, x.dtype)) for x in xs]
-        return tuple([self._jax.ShapeDtypeStruct(y.shape, self._dtype(y)) for y in self._compute(*zeros)])
+        try:
+            with np.errstate(all="ignore"):
+                made = self._compute(*[wrap(_example(x.shape, np.dtype(x.dtype))) for x in xs])
+        except Exception as error:
+            error.add_note(
+                f"JAX traces {self._name} before there are values; to find the shapes of its results, it was called "
+                "with ones, unit matrices and zeros of integers, which it must take"
+            )
+            raise
+        return tuple([self._jax.ShapeDtypeStruct(y.shape, self._dtype(y)) for y in made])
 
     def _dtype(self, y: Tensor) -> Any:
         """Return the dtype of a result in JAX, which has no float64 unless that is enabled."""
         return self._jax.dtypes.canonicalize_dtype(y.dtype)
 
-    def _on_host(self, *xs: Any) -> tuple[Any, ...]:
+    def _compute_checked(self, shapes: Sequence[Any], *xs: Any) -> tuple[Any, ...]:
+        made = self._compute_arrays(xs)
+        for y, promised in zip(made, shapes, strict=True):
+            if y.shape != promised.shape:
+                raise errors.ShapeError(
+                    f"{self._name}: a result has shape {y.shape}; it had {promised.shape} when JAX traced the function "
+                    "(jit, vmap and the like), which needs shapes that do not depend on values"
+                )
+        return made
+
+    def _compute_arrays(self, xs: Sequence[Any]) -> tuple[Any, ...]:
         made = self._compute(*[wrap(np.array(x)) for x in xs])
         for y in made:
             check_untracked(y, self._name)
@@ -128,12 +153,27 @@ class _JaxCall:
                 made = self._compute(*filled)
                 return tuple([made[j] for j in chosen])
 
+            us = tuple(map(_conjugate, us))  # JAX's derivatives by complex numbers are the conjugates of ours
             _, found = functional.vjp(differentiable, tuple([points[k] for k in varied]), us, create_graph=True)
-            return tuple(found)
+            return tuple(map(_conjugate, found))
 
         gradients = iter(_JaxCall(self._jax, vjp, f"vjp of {self._name}").function()(*xs, *[gs[j] for j in chosen]))
         float0 = self._jax.dtypes.float0  # of the gradients of integers
         return tuple([next(gradients) if k in varied else np.zeros(x.shape, float0) for k, x in enumerate(xs)])
+
+
+def _conjugate(t: Tensor) -> Tensor:
+    return t.conj() if t.dtype.kind == "c" else t
+
+
+def _example(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
+    """Return values that most functions take: not 0, of which there is no logarithm, nor a singular matrix."""
+    if not libraries.is_differentiable(dtype):
+        return np.zeros(shape, dtype)  # which is an index, too
+    example = np.ones(shape, dtype)
+    if example.ndim > 1:
+        example[...] = np.eye(shape[-2], shape[-1])
+    return example
 
 
 # ---------------------------------------------------------------- JAX's functions for gradmgr
@@ -183,7 +223,7 @@ class _JaxLibrary:
         return isinstance(value, self._jax.Array)
 
     def from_array(self, array: Any) -> Any:
-        return self._jax.numpy.array(array)
+        return self._jax.numpy.array(array.astype(array.dtype.newbyteorder("="), copy=False))
 
     def to_array(self, foreign: Any) -> Any:
         return np.array(foreign)
@@ -198,7 +238,13 @@ class _JaxLibrary:
     def _differentiated(self, compute: Compute, xs: Arrays, varied: Sequence[int]) -> tuple[Any, Any]:
         """Return the differentiable results and all of them, and the pullback of the former."""
         kept, pull, made = self._jax.vjp(self._of(compute, xs, varied), *[xs[k] for k in varied], has_aux=True)
-        return (kept, made), lambda gs: pull(tuple([g.astype(y.dtype) for g, y in zip(gs, kept, strict=True)]))
+        conjugate = self._jax.numpy.conj  # JAX's derivatives by complex numbers are the conjugates of ours
+
+        def pullback(gs: Arrays) -> Arrays:
+            given = tuple([conjugate(g.astype(y.dtype)) for g, y in zip(gs, kept, strict=True)])
+            return tuple(map(conjugate, pull(given)))
+
+        return (kept, made), pullback
 
     def _of(self, compute: Compute, xs: Sequence[Any], varied: Sequence[int]) -> Compute:
         """Return the differentiable results, and all of them, as a function of some inputs."""

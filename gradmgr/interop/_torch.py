@@ -6,6 +6,8 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from gradmgr import errors, functional
 from gradmgr._arrays import libraries
 from gradmgr._engine.tensor import Tensor, from_dlpack
@@ -32,15 +34,23 @@ def _to_tensor(t: Any, torch: Any) -> Tensor:
     """Share a torch tensor's memory as a Tensor, which never writes to it."""
     if t.layout is not torch.strided:
         raise TypeError(f"gradmgr takes dense tensors of torch; found one of layout {t.layout}: use its to_dense()")
-    if t.dtype is torch.bfloat16:
-        raise errors.DtypeError("NumPy has no bfloat16, in which a tensor of torch is; convert it with .float()")
+    if t.device.type not in ("cpu", "cuda"):
+        raise TypeError(f"gradmgr takes torch's tensors on the CPU or a CUDA GPU; found one on {t.device}: move it")
+    dtype = str(t.dtype).removeprefix("torch.")
+    if not hasattr(np, dtype):
+        raise errors.DtypeError(f"NumPy has no {dtype}, in which a tensor of torch is; convert it with .float()")
     return from_dlpack(t.detach().resolve_conj().resolve_neg())
 
 
 def _to_torch(value: Any, torch: Any) -> Any:
     """Copy a Tensor or an array into a torch tensor, which torch may write to."""
     array = value._array if isinstance(value, Tensor) else value
-    return torch.from_dlpack(libraries.namespace(array).array(array, copy=True))
+    if array.dtype.char not in _TORCH_DTYPES:
+        raise errors.DtypeError(f"torch takes no array of {array.dtype}; convert it with .astype('float64') or so")
+    return torch.from_dlpack(libraries.namespace(array).array(array, array.dtype.newbyteorder("="), copy=True))
+
+
+_TORCH_DTYPES = "?bBhHiIlLqQefdFD"  # NumPy's characters of them
 
 
 # ---------------------------------------------------------------- gradmgr's functions for torch
@@ -51,7 +61,7 @@ def torch_function(func: Callable[..., Any]) -> Callable[..., Any]:
 
     torch differentiates through it, to any order, in reverse and in forward mode, also in `torch.func`, `vmap`
     included; gradmgr computes the derivatives of this part. A tensor's memory is shared on the way in (it must not be
-    written to before backward: torch then raises) and copied on the way out.
+    written to before backward: torch then raises) and copied on the way out. `torch.compile` leaves it uncompiled.
 
     Args:
         func: takes Tensors where torch's tensors are given, also in nested lists, tuples and dicts, and anything else
@@ -63,8 +73,8 @@ def torch_function(func: Callable[..., Any]) -> Callable[..., Any]:
 
     Raises:
         MissingDependencyError: PyTorch is not installed.
-        TypeError: in a call, a tensor is sparse.
-        DtypeError: in a call, a tensor is bfloat16.
+        TypeError: in a call, a tensor is sparse, or on another device than the CPU or a CUDA GPU.
+        DtypeError: in a call, a tensor is of a dtype that NumPy lacks, such as bfloat16.
 
     >>> import gradmgr.numpy as np, pytest
     >>> from gradmgr import interop
@@ -80,14 +90,19 @@ def torch_function(func: Callable[..., Any]) -> Callable[..., Any]:
     torch = _import_torch()
     node = _node_class(torch, getattr(func, "__name__", type(func).__name__))
 
-    @functools.wraps(func)
-    def call(*args: Any, **kwargs: Any) -> Any:
+    def run(*args: Any, **kwargs: Any) -> Any:
         flat = FlatCall(func, args, kwargs, lambda leaf: isinstance(leaf, torch.Tensor))
 
         def compute(*tensors: Tensor) -> tuple[Tensor, ...]:
             return flat(tensors, _is_tensor, "Tensors of gradmgr")
 
         return flat.as_returned(_apply(torch, node, compute, flat.arrays))
+
+    @functools.wraps(func, updated=())
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling():  # what decides this on the first call would import the compiler: 3.6 s
+            return torch.compiler.disable(run)(*args, **kwargs)
+        return run(*args, **kwargs)
 
     return call
 
@@ -119,8 +134,7 @@ class _TorchCall:
         self._name = node.__name__
         self._compute = compute
         self._records = records
-        self._pullback: LastingPullback | None = None
-        self._outs: list[Tensor] = []
+        self._recorded: tuple[LastingPullback, list[Tensor]] | None = None  # with the results
         self._varied = varied  # the arguments that are differentiable
         self.is_differentiable: list[bool] = []
 
@@ -128,34 +142,39 @@ class _TorchCall:
         """Compute, and record where a gradient may be asked for."""
         xs = [_to_tensor(t, self._torch) for t in tensors]
         if self._records and self._varied:
-            self._pullback = back = LastingPullback(functools.partial(self._filled, xs), [xs[k] for k in self._varied])
+            compute = functools.partial(_filled, self._compute, self._varied, xs)
+            back = LastingPullback(compute, [xs[k] for k in self._varied])
             made = back.run(lambda: back.made)
+            self._recorded = back, list(made)
         else:
             made = self._compute(*xs)
         for y in made:
             check_untracked(y, self._name)
-        self._outs = list(made)
         return tuple([_to_torch(y, self._torch) for y in made])
 
-    def _filled(self, xs: Sequence[Tensor], varied: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """Compute with other values of the arguments that are differentiable."""
-        given = list(xs)
-        for k, x in zip(self._varied, varied, strict=True):
-            given[k] = x
-        return self._compute(*given)
+    def give_recorded(self) -> Any:
+        """Return an empty tensor that holds what was recorded: torch, which saves it, frees it after backward."""
+        carrier = self._torch.empty(0, device="cpu")
+        carrier.recorded, self._recorded = self._recorded, None
+        return carrier
 
     def _differentiable(self, made: Sequence[Any]) -> list[Any]:
         return [y for y, differentiable in zip(made, self.is_differentiable, strict=True) if differentiable]
 
-    def backward(self, tensors: Sequence[Any], gs: Sequence[Any]) -> list[Any]:
+    def _varied_results(self, xs: Sequence[Tensor], varied: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        return tuple(self._differentiable(_filled(self._compute, self._varied, xs, varied)))
+
+    def backward(self, tensors: Sequence[Any], carrier: Any, gs: Sequence[Any]) -> list[Any]:
         """Return a gradient, or None, for each argument, recorded by torch where it asks for that."""
+        recorded = getattr(carrier, "recorded", None)  # None where hooks on saved tensors made another one of it
         gs = self._differentiable(gs)
         found: list[Any] = [None] * len(tensors)
-        if self._pullback is None or self._torch.is_grad_enabled():
+        if recorded is None or self._torch.is_grad_enabled():
             gradients: Sequence[Any] = _apply(self._torch, self._node, self._vjp, [*tensors, *gs])
         else:
             us = [_to_tensor(g, self._torch) for g in gs]
-            made = self._pullback.vjp_here(self._differentiable(self._outs), us)
+            back, outs = recorded
+            made = back.vjp_here(self._differentiable(outs), us)
             gradients = [None if g is None else _to_torch(g, self._torch) for g in made]
         for k, gradient in zip(self._varied, gradients, strict=True):
             found[k] = gradient
@@ -165,9 +184,7 @@ class _TorchCall:
         count = len(given) - sum(self.is_differentiable)
         xs, gs = given[:count], given[count:]
         varied = tuple([xs[k] for k in self._varied])
-        _, found = functional.vjp(
-            lambda *varied: tuple(self._differentiable(self._filled(xs, varied))), varied, gs, create_graph=True
-        )
+        _, found = functional.vjp(lambda *varied: self._varied_results(xs, varied), varied, gs, create_graph=True)
         return tuple(found)
 
     def jvp(self, tensors: Sequence[Any], tangents: Sequence[Any]) -> list[Any]:
@@ -181,14 +198,22 @@ class _TorchCall:
         count = len(given) - len(self._varied)
         xs, tangents = given[:count], given[count:]
         varied = tuple([xs[k] for k in self._varied])
-        _, found = functional.jvp(
-            lambda *varied: tuple(self._differentiable(self._filled(xs, varied))), varied, tangents, create_graph=True
-        )
+        _, found = functional.jvp(lambda *varied: self._varied_results(xs, varied), varied, tangents, create_graph=True)
         return tuple(found)
 
     def batched(self, in_dims: tuple[int | None, ...], tensors: Sequence[Any]) -> tuple[Any, ...]:
         """Compute over a batch, which is the first axis of each result."""
         return _apply(self._torch, self._node, vmap(self._compute, in_dims=in_dims), tensors)
+
+
+def _filled(
+    compute: Compute, positions: Sequence[int], xs: Sequence[Tensor], varied: Sequence[Tensor]
+) -> tuple[Tensor, ...]:
+    """Compute with other values of the arguments at these positions."""
+    given = list(xs)
+    for k, x in zip(positions, varied, strict=True):
+        given[k] = x
+    return compute(*given)
 
 
 def _node_class(torch: Any, name: str) -> Any:
@@ -211,17 +236,19 @@ def _forward(call: _TorchCall, *tensors: Any) -> Any:
 def _setup_context(ctx: Any, inputs: Any, output: Any) -> None:
     ctx.call, *tensors = inputs
     ctx.call.is_differentiable = list(map(_is_differentiable, output))
-    ctx.save_for_backward(*tensors)  # torch then raises where one was written to before backward
+    # For what is among them, torch raises where it was written to before backward.
+    ctx.save_for_backward(*tensors, ctx.call.give_recorded())
     ctx.save_for_forward(*tensors)
     ctx.mark_non_differentiable(*[y for y in output if not _is_differentiable(y)])
 
 
 def _backward(ctx: Any, *gs: Any) -> Any:
-    return (None, *ctx.call.backward(ctx.saved_tensors, gs))
+    *tensors, carrier = ctx.saved_tensors
+    return (None, *ctx.call.backward(tensors, carrier, gs))
 
 
 def _jvp(ctx: Any, _: Any, *tangents: Any) -> Any:
-    return tuple(ctx.call.jvp(ctx.saved_tensors, tangents))
+    return tuple(ctx.call.jvp(ctx.saved_tensors[: len(tangents)], tangents))
 
 
 def _vmap(info: Any, in_dims: Any, call: _TorchCall, *tensors: Any) -> Any:
@@ -250,7 +277,7 @@ def from_torch(func: Callable[..., Any]) -> Callable[..., Any]:
 
     Raises:
         MissingDependencyError: PyTorch is not installed.
-        DtypeError: in a call, a result is bfloat16.
+        DtypeError: in a call, an argument or a result is of a dtype that the other library lacks, such as bfloat16.
 
     >>> import gradmgr, pytest
     >>> from gradmgr import interop
@@ -288,8 +315,9 @@ class _TorchLibrary:
         self, compute: Compute, xs: Arrays, needed: Sequence[bool]
     ) -> tuple[Arrays, Callable[[Arrays], Arrays]]:
         torch = self._torch
-        leaves = [x.requires_grad_() for x, need in zip(xs, needed, strict=True) if need]
-        with torch.enable_grad():
+        with torch.inference_mode(False), torch.enable_grad():  # it is the manager who asks for derivatives
+            xs = [x.clone() if x.is_inference() else x for x in xs]
+            leaves = [x.requires_grad_() for x, need in zip(xs, needed, strict=True) if need]
             made = compute(*xs)
         roots = [y if y.requires_grad else None for y in made if _is_differentiable(y)]
 

@@ -453,6 +453,103 @@ def test_numbers_promote_nothing(name):
     assert single.dtype == np.float32
     assert make(*[p.astype(np.float32) for p in parameters]).log_prob(1).dtype == np.float32
     assert make(*parameters).log_prob(1).dtype == np.float64
+    singles = make(*[p.astype(np.float32) for p in parameters])
+    assert singles.mean.dtype == singles.variance.dtype == np.float32
+
+
+# What lies in the tails, or is a small difference of large numbers, in float32 against SciPy in float64.
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        (lambda: distributions.StudentT(np.float32(1e5)).log_prob(1), scipy.stats.t(1e5).logpdf(1)),
+        (lambda: distributions.StudentT(np.float32(1e7)).log_prob(1), scipy.stats.t(1e7).logpdf(1)),
+        (lambda: distributions.Cauchy(np.float32(0), 1e-3).log_prob(1e25), scipy.stats.cauchy(0, 1e-3).logpdf(1e25)),
+        (
+            lambda: distributions.HalfCauchy(np.float32(1e-3)).log_prob(1e25),
+            scipy.stats.halfcauchy(0, 1e-3).logpdf(1e25),
+        ),
+        (lambda: distributions.Weibull(np.float32(1), 500).variance, scipy.stats.weibull_min(500).var()),
+        (lambda: distributions.Weibull(1.0, 0.003).variance, np.inf),
+        (lambda: distributions.Weibull(np.float32(1e-20), 1).log_prob(1e20), -np.inf),
+        (
+            lambda: distributions.Pareto(np.float32(300), 1e6).log_prob(300),
+            scipy.stats.pareto(1e6, scale=300).logpdf(300),
+        ),
+    ],
+)
+def test_extreme_values_are_right(found, expected):
+    with np.errstate(over="ignore"):
+        np.testing.assert_allclose(found(), expected, rtol=1e-4)
+
+
+def test_no_distribution_has_the_entropy_of_none():
+    assert distributions.Binomial(np.zeros(0), 0.5).entropy().shape == (0,)
+
+
+# ---------------------------------------------------------------- probabilities that round to 0 or 1
+
+SURE = [[200.0, 0.0], [0.0, -np.inf], [0.5, 0.5, -np.inf]]  # logits
+
+
+def entropy_and_slope(p):
+    """Return the entropy of probabilities, and its derivative by the logits."""
+    logs = np.log(np.where(p > 0, p, 1))
+    entropy = -(p * logs).sum()
+    return entropy, -p * (logs + entropy)
+
+
+@pytest.mark.parametrize("logits", SURE)
+@pytest.mark.parametrize("name", ["Categorical", "OneHotCategorical", "Multinomial"])
+def test_entropy_and_divergence_of_nearly_sure_choices_have_finite_gradients(name, logits):
+    make = getattr(distributions, name)
+    x, others = tensor(np.float32(logits)), tensor(np.zeros(len(logits), np.float32))
+    p = scipy.special.softmax(logits)
+    entropy, slope = entropy_and_slope(p)
+    with GradManager().attach(x) as gm:
+        found = make(logits=x).entropy()
+        gm.backward(found)
+    np.testing.assert_allclose(found.item(), entropy, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(x.grad, slope, rtol=1e-5, atol=1e-6)
+    if name != "Multinomial":
+        x.grad = None
+        with GradManager().attach([x, others]) as gm:
+            divergence = distributions.kl_divergence(make(logits=x), make(logits=others))
+            gm.backward(divergence)
+        np.testing.assert_allclose(divergence.item(), np.log(len(logits)) - entropy, rtol=1e-5)
+        np.testing.assert_allclose(x.grad, -slope, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(others.grad, 1 / len(logits) - p, rtol=1e-5)
+        one = np.eye(len(logits), dtype=np.float32)[0]
+        value = 0 if name == "Categorical" else one
+        assert make(logits=x).log_prob(value).item() == pytest.approx(np.log(p[0]))
+
+
+def test_divergence_of_what_rounds_to_0_is_that_of_its_logits():
+    p, q = (distributions.Categorical(logits=np.float32([0, x])) for x in (0, -200))
+    np.testing.assert_allclose(distributions.kl_divergence(p, q), 100 - np.log(2), rtol=1e-5)
+    assert distributions.kl_divergence(p, p) == 0
+
+
+@pytest.mark.parametrize("logit", [200.0, -200.0, 1e30, -1e30])
+def test_entropy_and_divergence_of_a_nearly_sure_event_have_finite_gradients(logit):
+    x, other = tensor(np.float32(logit)), tensor(np.float32(0))
+    for make, n in ((distributions.Bernoulli, 1), (lambda logits: distributions.Binomial(3, logits=logits), 3)):
+        x.grad = other.grad = None
+        with GradManager().attach([x, other]) as gm:
+            p, q = make(logits=x), make(logits=other)
+            entropy, divergence = p.entropy(), distributions.kl_divergence(p, q)
+            gm.backward(entropy + divergence)
+        assert (entropy.item(), x.grad.item()) == (0, 0)
+        assert divergence.item() == pytest.approx(n * np.log(2))
+        assert other.grad.item() == n * (0.5 if logit < 0 else -0.5)
+
+
+def test_a_share_of_0_has_an_infinite_slope_and_leaves_the_others_theirs():
+    weights, even = tensor([1.0, 0.0, 1.0]), distributions.Categorical(probs=np.full(3, 1 / 3))
+    for sign, of_shares in (1, lambda p: p.entropy()), (-1, lambda p: distributions.kl_divergence(p, even)):
+        weights.grad = None
+        with GradManager().attach(weights) as gm, np.errstate(divide="ignore"):
+            gm.backward(of_shares(distributions.Categorical(probs=weights)))
+        np.testing.assert_allclose(weights.grad, [0, sign * np.inf, 0], atol=1e-15)
 
 
 # ---------------------------------------------------------------- made of others

@@ -97,7 +97,7 @@ def test_errors():
         with pytest.raises(TypeError, match="number 1 is ndarray"):
             to_dot([w, np.ones(2)])
         gm.backward(w.sum())
-    with pytest.raises(RuntimeError, match="idle"):
+    with pytest.raises(RuntimeError, match="idle and has no history to draw"):
         to_dot(gm)
 
 
@@ -193,6 +193,23 @@ def test_an_order_is_found_that_crosses_no_edges():
     layout = Layout([(10.0, 10.0)] * 6, [[], [], [1], [0], [2], [3]])
     places = [x for x, _ in layout.centres]
     assert (places[0] < places[1]) == (places[3] < places[2]) == (places[5] < places[4])
+
+
+def test_operations_of_one_input_stand_above_what_uses_them():
+    x = tensor(np.ones(3))
+    with GradManager().attach({"x": x}):
+        y = x
+        for k in range(300):
+            y = y + x * k
+        assert len(to_svg(y)) < 500_000  # 3 MB where each product has an edge past all sums above its own
+
+
+def test_more_long_edges_than_can_be_followed_are_refused():
+    """Each of a chain of 700 boxes uses the two before it; one of a second chain those of the first, last ones first."""
+    inputs = [sorted({max(k - 2, 0), k - 1}) if k else [] for k in range(700)]
+    inputs += [[699 - k, 699 + k] if k else [699] for k in range(700)]
+    with pytest.raises(ValueError, match=r"to_svg: 1400 boxes have long edges .* or by to_dot"):
+        Layout([(10.0, 10.0)] * len(inputs), inputs)
 
 
 def test_a_long_history_is_drawn_in_time_and_space_that_grow_with_it():

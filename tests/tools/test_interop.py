@@ -132,6 +132,51 @@ def test_torch_function_frees_what_it_recorded_with_torchs_graph(torch):
     assert kept[0]() is None
 
 
+def test_torch_function_needs_no_garbage_collection(torch):
+    f, x = interop.torch_function(lambda x: gnp.exp(x) * x), torch.tensor(X, requires_grad=True)
+    f(x).sum().backward()
+    gc.collect()
+    gc.disable()
+    try:
+        before = len(gc.get_objects())
+        for _ in range(20):
+            f(x).sum().backward()
+        assert len(gc.get_objects()) < before + 20
+    finally:
+        gc.enable()
+
+
+def test_torch_frees_what_torch_function_recorded_after_backward_though_the_result_lives(torch):
+    kept = []
+
+    def f(x):
+        y = gnp.exp(x)
+        kept.append(weakref.ref(y._array))
+        return gnp.sin(y)
+
+    loss = interop.torch_function(f)(torch.tensor(X, requires_grad=True)).sum()
+    loss.backward(retain_graph=True)
+    assert kept[0]() is not None
+    loss.backward()
+    assert kept[0]() is None
+
+
+def test_torch_function_under_hooks_on_saved_tensors(torch):
+    x = torch.tensor(X, requires_grad=True)
+    with torch.autograd.graph.save_on_cpu():
+        y = interop.torch_function(lambda x: gnp.exp(x))(x)
+    y.sum().backward()
+    torch.testing.assert_close(x.grad, torch.exp(x.detach()))
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # torch's own, of the compiler that it imports
+def test_torch_compile_leaves_torch_function_uncompiled(torch):
+    f, x = interop.torch_function(lambda x: gnp.exp(x)), torch.tensor(X, requires_grad=True)
+    torch.compile(lambda x: (f(2 * x) * 3).sum(), backend="aot_eager")(x).backward()
+    torch.testing.assert_close(x.grad, 6 * torch.exp(2 * x.detach()))
+
+
 def test_torch_function_refuses_what_would_lose_a_gradient(torch):
     w = tensor(X)
     f = interop.torch_function(lambda x: x * w)
@@ -146,6 +191,12 @@ def test_errors_of_torch_function_say_what_to_do(torch):
         f(torch.zeros(2, dtype=torch.bfloat16))
     with pytest.raises(TypeError, match=r"use its to_dense\(\)"):
         f(torch.eye(2).to_sparse())
+    with pytest.raises(errors.DtypeError, match="NumPy has no float8_e5m2"):
+        f(torch.zeros(2).to(torch.float8_e5m2))
+    with pytest.raises(TypeError, match="found one on meta"):
+        f(torch.zeros(2, device="meta"))
+    with pytest.raises(errors.FunctionError, match=r"found torch\.Tensor"):
+        interop.torch_function(lambda x: torch.zeros(2))(torch.zeros(2))
     with pytest.raises(errors.FunctionError, match="it must return Tensors of gradmgr, or containers of them"):
         interop.torch_function(lambda x: None)(torch.zeros(2))
     with pytest.raises(TypeError, match="takes a function"):
@@ -208,6 +259,51 @@ def test_an_argument_that_is_not_used_gets_zeros(theirs):
     assert y.grad.tolist() == [0, 0, 0]
 
 
+@pytest.mark.parametrize("library", ["torch", "jax"])
+def test_another_librarys_function_of_complex_numbers_has_the_derivatives_of_ours(library, request):
+    request.getfixturevalue(library)
+    wrap = {"torch": interop.from_torch, "jax": interop.from_jax}[library]
+    f = wrap(lambda z: (abs(z * z * z.conj() - 1) ** 3).sum())
+
+    def g(z):
+        return (abs(z * z * z.conj() - 1) ** 3).sum()
+
+    def lengths(function):
+        return lambda z: (abs(functional.grad(function)(z)) ** 2).sum()
+
+    for point in np.array([1 + 2j, 0.3 - 1j]), X:
+        np.testing.assert_allclose(functional.grad(f)(point), functional.grad(g)(point), rtol=1e-12)
+        np.testing.assert_allclose(functional.grad(lengths(f))(point), functional.grad(lengths(g))(point), rtol=1e-12)
+
+
+def test_another_librarys_function_takes_numbers_of_any_byte_order_and_strides(theirs):
+    np.testing.assert_array_equal(theirs(X.astype(">f8")[::-1], Y)[0], np.sin(X)[::-1] * Y)
+
+
+def test_another_librarys_function_is_given_an_array_of_no_numbers_as_it_is(torch):
+    names = np.array(["a"])
+    assert interop.from_torch(lambda x, names: (x, names))(X, names)[1] is names
+
+
+def test_another_librarys_function_keeps_its_name(torch):
+    f, x = interop.from_torch(torchs), tensor(X)
+    assert f.__name__ == "torchs"
+    with GradManager().attach(x):
+        assert f(x, Y)[0].grad_fn.name() == "torchs"
+
+
+def test_from_torch_is_differentiable_in_torchs_inference_mode(torch):
+    x = tensor(X)
+    with torch.inference_mode(), GradManager().attach(x) as gm:
+        gm.backward(interop.from_torch(torch.exp)(x).sum())
+    np.testing.assert_allclose(x.grad.numpy(), np.exp(X), rtol=1e-14)
+
+
+def test_from_torch_names_the_dtype_that_torch_lacks(torch):
+    with pytest.raises(errors.DtypeError, match="torch takes no array of"):
+        interop.from_torch(torch.exp)(X.astype(np.longdouble))
+
+
 def test_another_librarys_function_must_return_its_arrays(torch):
     with pytest.raises(errors.FunctionError, match="it must return arrays of torch, or containers of them"):
         interop.from_torch(lambda x: x.tolist())(tensor(X))
@@ -229,6 +325,69 @@ def test_jax_function_has_the_derivatives_of_jaxs_own(jax):
     both(lambda g: jax.jit(jax.grad(g))(x, y))
     both(lambda g: jax.jacrev(jax.grad(g))(x, y))
     both(lambda g: jax.vmap(jax.grad(g), in_axes=(0, None))(jax.numpy.array(BATCH), y))
+
+
+def test_jax_function_of_complex_numbers_has_jaxs_derivatives(jax):
+    z, real = jax.numpy.array([1 + 2j, 0.3 - 1j]), jax.numpy.array(X)
+    f = interop.jax_function(lambda z: z * z * gnp.conj(z) + 1j * z)
+    for point in z, real:
+        found, expected = (
+            [jax.vjp(g, point)[1](jax.numpy.ones(point.shape) * (1 - 2j))[0], jax.grad(lengths)(point)]
+            for g, lengths in (
+                (g, lambda z, g=g: (abs(jax.grad(lambda z: (abs(g(z)) ** 3).sum())(z)) ** 2).sum())
+                for g in (f, lambda z: z * z * z.conj() + 1j * z)
+            )
+        )
+        for one, other in zip(found, expected, strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-12)
+
+
+def test_jax_function_takes_a_number(jax):
+    assert jax.grad(interop.jax_function(lambda x: x**2))(3.0) == 6
+
+
+def test_jax_function_without_tracing_is_called_with_the_values_alone(jax):
+    seen = []
+
+    def f(x):
+        seen.append(x.tolist())
+        return x[x.numpy() > 0]
+
+    np.testing.assert_array_equal(interop.jax_function(f)(jax.numpy.array(X)), X[X > 0])
+    assert seen == [X.tolist()]
+
+
+def test_jax_function_finds_shapes_where_zeros_have_no_result(jax):
+    f = jax.jit(interop.jax_function(lambda x: gnp.log(gnp.linalg.det(gnp.linalg.cholesky(x))).sum()))
+    np.testing.assert_allclose(f(jax.numpy.array([4 * np.eye(2), 9 * np.eye(2)])), np.log(4 * 9), rtol=1e-14)
+
+
+def test_jax_function_says_how_it_was_called_in_tracing(jax):
+    def f(x):
+        if (x.numpy() == 1).all():
+            raise ZeroDivisionError
+        return x[x.numpy() > 0]
+
+    with pytest.raises(ZeroDivisionError) as caught:
+        jax.jit(interop.jax_function(f))(jax.numpy.array(X))
+    assert "JAX traces f before there are values" in caught.value.__notes__[0]
+
+
+def test_jax_function_refuses_shapes_that_depend_on_values_in_tracing(jax):
+    f = interop.jax_function(lambda x: x[x.numpy() > 0])
+    with pytest.raises(Exception, match=r"a result has shape \(2,\); it had \(3,\) when JAX traced"):
+        np.asarray(jax.jit(f)(jax.numpy.array(X)))
+
+
+def test_jax_function_leaves_nothing_behind(jax):
+    slope, x = jax.grad(interop.jax_function(lambda x: (gnp.exp(x) * x).sum())), jax.numpy.array(X)
+    slope(x)
+    gc.collect()
+    before = len(gc.get_objects())
+    for _ in range(10):
+        slope(x)
+    gc.collect()
+    assert len(gc.get_objects()) < before + 10
 
 
 def test_jax_function_refuses_what_would_lose_a_gradient(jax):

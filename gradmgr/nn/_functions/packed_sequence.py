@@ -158,6 +158,8 @@ def _integers(values: Any, name: str, asked: str) -> Integers:
         if a.ndim != 1:
             raise errors.ShapeError(f"{asked}: {name} must have one axis; found shape {a.shape}")
         return np.array(values_of(a), np.int64)
+    if not isinstance(a, Iterable):
+        raise TypeError(f"{asked}: {name} must be integers, in a list or an array; found {a!r}")
     return np.array([integer(n, f"each of {name}", asked) for n in a], np.int64)
 
 

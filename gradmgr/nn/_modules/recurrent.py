@@ -281,9 +281,9 @@ class _Recurrent(Module):
             )
         packed = pack(x, lengths, self.batch_first, enforce_sorted=False, asked=asked)
         output, last = self._run_packed(packed, given)
-        return pad_packed_sequence(output, self.batch_first, total_length=x.shape[1 if self.batch_first else 0])[
-            0
-        ], last
+        steps = x.shape[1 if self.batch_first else 0]
+        padded, _ = pad_packed_sequence(output, self.batch_first, total_length=steps)
+        return padded, last
 
     def _run_packed(self, packed: PackedSequence, given: tuple[Any, ...] | None) -> tuple[PackedSequence, States]:
         """Run over a packed batch; states are in the order that its sequences had before."""
