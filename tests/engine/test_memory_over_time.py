@@ -134,6 +134,7 @@ ELSEWHERE = {
     *("AttachSpec", "BackwardRun", "EventList", "FunctionCtx", "FunctionEvent", "FunctionEventAvg", "Interval", "Node"),
     *("FLOPS", "convolution_library", "keep_freed_memory", "register_einops"),
     "distributed",  # needs ranks: tests/tools/test_allreduce.py
+    "interop",  # needs PyTorch or JAX: tests/tools/test_interop.py
     "emit_nvtx",  # needs CuPy; emit_itt, which shares its code, is in a step
     "serialization",  # the module of save and load
 }

@@ -810,7 +810,7 @@ class StepInside(_Optimised):
             y = gnp.sum(self.params[0] ** 2)
             self.optimizer.step()
             mark()
-            self.gm.backward(y + gnp.sum(self.params[1]))
+            self.gm.backward(y + gnp.sum(self.params[1].detach()))  # the new value is a constant
 
 
 @program("zero_grad", optim.SGD)

@@ -365,10 +365,10 @@ def references_to_kept(tape: Any, held_elsewhere: list[Any]) -> list[Any]:
 
 
 def constants_of(sample: Sample) -> list[Any]:
-    """The arrays that a sample's call closes over or finds in its module."""
+    """The arrays that a sample's call closes over, has as defaults, or finds in its module."""
     call = sample.call
     cells = [cell.cell_contents for cell in call.__closure__ or ()]
-    return [*cells, *(call.__globals__.get(name) for name in call.__code__.co_names)]
+    return [*cells, *(call.__defaults__ or ()), *(call.__globals__.get(name) for name in call.__code__.co_names)]
 
 
 @pytest.mark.parametrize("end", ["backward", "release"])

@@ -175,20 +175,17 @@ for _name, _activation in (("rnn_tanh_cell", np.tanh), ("rnn_relu_cell", lambda 
 # ---------------------------------------------------------------- sequences of several lengths
 
 
-def _naive_move(x: Array, places: list[int]) -> Array:
-    return np.stack([x[k] if k >= 0 else np.zeros_like(x[0]) for k in places])
+def _naive_move(x: Array, places: list[int], count: int) -> Array:
+    return np.stack([x[places.index(k)] if k in places else np.zeros_like(x[0]) for k in range(count)])
 
 
-for _case, _places, _back in (
-    ("some rows", [3, 0], [1, -1, -1, 0]),
-    ("rows and padding", [2, -1, 0, 3, -1, 1], [2, 5, 0, 3]),
-):
+for _case, _places, _count in (("some rows", [1, -1, -1, 0], 2), ("rows and padding", [2, 5, 0, 3], 6)):
     add(
         "nn.move_rows",
         _case,
-        lambda xp, x, places=np.array(_places), back=np.array(_back): packed_sequence.move_rows(x, places, back),  # noqa: B008  # one for each
+        lambda xp, x, places=np.array(_places), count=_count: packed_sequence.move_rows(x, places, count),  # noqa: B008  # one for each
         Arg((4, 2)),
-        reference=lambda x, places=_places: _naive_move(x, places),
+        reference=lambda x, places=_places, count=_count: _naive_move(x, places, count),
         dispatches=False,
         **ANALYTIC,
     )

@@ -26,32 +26,36 @@ Integers = Any  # numpy.ndarray of int64
 # ---------------------------------------------------------------- moving rows
 
 
-def _move_kernel(x: Any, places: Integers, back: Integers) -> Any:
-    """Return the rows of x at `places`, and zeros where that is -1; `back` says where each row of x has gone."""
+def _inverse(places: Integers, count: int) -> Integers:
+    """Return for each of `count` places which element of `places` it is, and -1 for none; -1 is no place."""
+    found = np.full(count, -1)
+    elements = np.flatnonzero(places >= 0)
+    found[places[elements]] = elements
+    return found
+
+
+def _move_kernel(x: Any, places: Integers, count: int) -> Any:
+    """Return `count` rows: row k of x at places[k], and zeros where none goes; -1 leaves a row out."""
     if x.shape[0] == 0:
-        return libraries.namespace(x).zeros((len(places), *x.shape[1:]), x.dtype)
+        return libraries.namespace(x).zeros((count, *x.shape[1:]), x.dtype)
     xp = libraries.root(x)
-    y = x.take(places, 0) if x.__class__ is np.ndarray else libraries.getitem(x, xp.asarray(places))
-    absent = np.flatnonzero(places < 0)
+    sources = _inverse(places, count)
+    y = x.take(sources, 0) if x.__class__ is np.ndarray else libraries.getitem(x, xp.asarray(sources))
+    absent = np.flatnonzero(sources < 0)
     if absent.size:
         y[xp.asarray(absent)] = 0
     return y
 
 
 # No row goes to two places, so the adjoint takes each row back from where it has gone.
-move_rows: Function = linear("nn.move_rows", _move_kernel, lambda g, places, back: move_rows(g, back, places))
-
-
-def _inverse(places: Integers, count: int) -> Integers:
-    """Return for each of `count` places which element of `places` it is, and -1 for none."""
-    found = np.full(count, -1)
-    found[places] = np.arange(len(places))
-    return found
+move_rows: Function = linear(
+    "nn.move_rows", _move_kernel, lambda g, places, shape: move_rows(g, _inverse(places, g.shape[0]), shape[0])
+)
 
 
 def _rows_at(x: Any, places: Integers) -> Any:
     """Return the rows of x at different places."""
-    return move_rows(x, places, _inverse(places, x.shape[0]))
+    return move_rows(x, _inverse(places, x.shape[0]), len(places))
 
 
 def _padded(
@@ -60,11 +64,12 @@ def _padded(
     """Return a batch of one length, in which row k is step steps[k] of sequence which[k]."""
     lead = (batch, length) if batch_first else (length, batch)
     places = which * length + steps if batch_first else steps * batch + which
-    sources = _inverse(places, batch * length)
-    y = move_rows(rows, sources, places).reshape((*lead, *rows.shape[1:]))
+    y = move_rows(rows, places, batch * length).reshape((*lead, *rows.shape[1:]))
     if padding_value == 0:
         return y
-    is_there = (sources >= 0).reshape((*lead, *[1] * (rows.ndim - 1)))
+    is_there = np.zeros(batch * length, bool)
+    is_there[places] = True
+    is_there = is_there.reshape((*lead, *[1] * (rows.ndim - 1)))
     return where(libraries.root(raw(rows)).asarray(is_there), y, y.dtype.type(padding_value))
 
 
