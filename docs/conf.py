@@ -48,7 +48,10 @@ nb_execution_raise_on_error = True
 nb_execution_timeout = 120
 nb_execution_in_temp = True
 nb_merge_streams = True
-suppress_warnings = ["myst-nb.lexer"]  # where nothing is executed, no kernel says that cells are Python
+suppress_warnings = [
+    "myst-nb.lexer",  # where nothing is executed, no kernel says that cells are Python
+    "ref.python",  # a short name of two classes: Node is of gradmgr.graph and of compat.autograd.tracer
+]
 
 # The reference. Docstrings are of Google's style; what stands in single backquotes is code.
 default_role = "code"

@@ -57,12 +57,16 @@ MODULES = (
     *("gradmgr.distributed", "gradmgr.functional", "gradmgr.forward_ad", "gradmgr.function", "gradmgr.graph"),
     *("gradmgr.anomaly", "gradmgr.interop", "gradmgr.profiler", "gradmgr.serialization", "gradmgr.errors"),
     *("gradmgr.compat.autograd", "gradmgr.compat.autograd.extend", "gradmgr.compat.autograd.differential_operators"),
-    *("gradmgr.compat.autograd.misc.flatten", "gradmgr.compat.autograd.misc.fixed_points"),
-    *("gradmgr.compat.autograd.misc.optimizers", "gradmgr.compat.autograd.test_util"),
+    *("gradmgr.compat.autograd.misc", "gradmgr.compat.autograd.misc.flatten"),
+    *("gradmgr.compat.autograd.misc.fixed_points", "gradmgr.compat.autograd.misc.optimizers"),
+    *("gradmgr.compat.autograd.misc.tracers", "gradmgr.compat.autograd.test_util"),
     *("gradmgr.compat.autograd.builtins", "gradmgr.compat.autograd.core", "gradmgr.compat.autograd.tracer"),
-    "gradmgr.compat.autograd.wrap_util",
+    *("gradmgr.compat.autograd.util", "gradmgr.compat.autograd.wrap_util"),
 )
-WITHOUT_ALL = {"gradmgr.serialization": ("save", "load")}
+WITHOUT_ALL = {
+    "gradmgr.serialization": ("save", "load"),
+    "gradmgr.compat.autograd.misc": ("const_graph",),  # its other names are those of modules
+}
 MANAGERS = ("GradManager", "GradManagerGroup", "AttachSpec", "BackwardRun", "get_backwarding_grad_manager")
 
 # Chapters of gradmgr.numpy: the modules of gradmgr.ops that make their functions, and aliases that no module imports.

@@ -109,7 +109,8 @@ class _JaxCall:
 
     def _result_shapes(self, xs: Sequence[Any]) -> tuple[Any, ...]:
         try:
-            with np.errstate(all="ignore"):
+            # Not staged, where the function calls JAX itself.
+            with np.errstate(all="ignore"), self._jax.ensure_compile_time_eval():
                 made = self._compute(*[wrap(_example(x.shape, np.dtype(x.dtype))) for x in xs])
         except Exception as error:
             error.add_note(
@@ -117,6 +118,7 @@ class _JaxCall:
                 "with ones, unit matrices and zeros of integers, which it must take"
             )
             raise
+        self._check_untracked(made)  # here, as JAX may call back in a thread where no manager records
         return tuple([self._jax.ShapeDtypeStruct(y.shape, self._dtype(y)) for y in made])
 
     def _dtype(self, y: Tensor) -> Any:
@@ -135,9 +137,12 @@ class _JaxCall:
 
     def _compute_arrays(self, xs: Sequence[Any]) -> tuple[Any, ...]:
         made = self._compute(*[wrap(np.array(x)) for x in xs])
+        self._check_untracked(made)
+        return tuple([y.numpy().astype(self._dtype(y), copy=True) for y in made])
+
+    def _check_untracked(self, made: Sequence[Tensor]) -> None:
         for y in made:
             check_untracked(y, self._name)
-        return tuple([y.numpy().astype(self._dtype(y), copy=True) for y in made])
 
     def _gradients(self, xs: Sequence[Any], gs: Sequence[Any]) -> tuple[Any, ...]:
         varied = [k for k, x in enumerate(xs) if libraries.is_differentiable(np.dtype(x.dtype))]

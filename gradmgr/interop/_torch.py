@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -61,7 +62,8 @@ def torch_function(func: Callable[..., Any]) -> Callable[..., Any]:
 
     torch differentiates through it, to any order, in reverse and in forward mode, also in `torch.func`, `vmap`
     included; gradmgr computes the derivatives of this part. A tensor's memory is shared on the way in (it must not be
-    written to before backward: torch then raises) and copied on the way out. `torch.compile` leaves it uncompiled.
+    written to before backward: torch then raises) and copied on the way out. `torch.compile` leaves it uncompiled;
+    where torch traces values (`make_fx`, `torch.func.linearize`), it raises.
 
     Args:
         func: takes Tensors where torch's tensors are given, also in nested lists, tuples and dicts, and anything else
@@ -91,6 +93,7 @@ def torch_function(func: Callable[..., Any]) -> Callable[..., Any]:
     node = _node_class(torch, getattr(func, "__name__", type(func).__name__))
 
     def run(*args: Any, **kwargs: Any) -> Any:
+        _check_untraced(node.__name__)
         flat = FlatCall(func, args, kwargs, lambda leaf: isinstance(leaf, torch.Tensor))
 
         def compute(*tensors: Tensor) -> tuple[Tensor, ...]:
@@ -105,6 +108,16 @@ def torch_function(func: Callable[..., Any]) -> Callable[..., Any]:
         return run(*args, **kwargs)
 
     return call
+
+
+def _check_untraced(name: str) -> None:
+    """Raise where make_fx traces: it would take what gradmgr computes for constants."""
+    tracer = sys.modules.get("torch.fx.experimental.proxy_tensor")
+    if tracer is not None and tracer.get_proxy_mode() is not None:
+        raise RuntimeError(
+            f"{name}: torch traces this call (make_fx, torch.func.linearize, torch.export), and what gradmgr computes "
+            "would be a constant of the trace; leave it out of what is traced, or use torch.func.jvp"
+        )
 
 
 def _is_tensor(value: Any) -> bool:

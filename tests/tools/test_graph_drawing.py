@@ -205,7 +205,7 @@ def test_operations_of_one_input_stand_above_what_uses_them():
 
 
 def test_more_long_edges_than_can_be_followed_are_refused():
-    """Each of a chain of 700 boxes uses the two before it; one of a second chain those of the first, last first."""
+    """Each of a chain of 700 boxes uses the two before it; those of a second chain use the first, last ones first."""
     inputs = [sorted({max(k - 2, 0), k - 1}) if k else [] for k in range(700)]
     inputs += [[699 - k, 699 + k] if k else [699] for k in range(700)]
     with pytest.raises(ValueError, match=r"to_svg: 1400 boxes have long edges .* or by to_dot"):

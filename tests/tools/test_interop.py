@@ -177,6 +177,24 @@ def test_torch_compile_leaves_torch_function_uncompiled(torch):
     torch.testing.assert_close(x.grad, 6 * torch.exp(2 * x.detach()))
 
 
+@pytest.mark.filterwarnings("ignore")  # torch's own
+def test_torch_function_refuses_to_become_a_constant_of_a_trace(torch):
+    with pytest.raises(RuntimeError, match=r"exp: torch traces this call .* or use torch\.func\.jvp"):
+        torch.func.linearize(interop.torch_function(gnp.exp), torch.tensor(X))
+
+
+def test_functions_may_be_passed_on_to_another_library(torch, jax):
+    def f(x):
+        return (gnp.exp(x) * x).sum()
+
+    expected = np.exp(X) * (X + 1)
+    np.testing.assert_allclose(functional.grad(interop.from_jax(interop.jax_function(f)))(X), expected, rtol=1e-14)
+    through_torch = interop.from_torch(interop.torch_function(f))
+    slope = jax.grad(interop.jax_function(interop.from_jax(interop.jax_function(through_torch))))
+    for call in slope, jax.jit(slope):
+        np.testing.assert_allclose(call(jax.numpy.array(X)), expected, rtol=1e-14)
+
+
 def test_torch_function_refuses_what_would_lose_a_gradient(torch):
     w = tensor(X)
     f = interop.torch_function(lambda x: x * w)
@@ -393,5 +411,6 @@ def test_jax_function_leaves_nothing_behind(jax):
 def test_jax_function_refuses_what_would_lose_a_gradient(jax):
     w = tensor(X)
     f = interop.jax_function(lambda x: x * w)
-    with GradManager().attach(w), pytest.raises(Exception, match="pass what it depends on"):
-        np.asarray(f(jax.numpy.array(X)))
+    for call in f, jax.jit(f):
+        with GradManager().attach(w), pytest.raises(errors.TrackedConversionError, match="pass what it depends on"):
+            call(jax.numpy.array(X))
