@@ -661,6 +661,30 @@ def checkpointed() -> Program:
 
 
 @program
+def checkpointed_before_a_hook() -> Program:
+    """The layer's parameters are found again after the hook, which once writes to them: an error, as without compile."""
+    t, writes = Training(), tensor(np.zeros(1))
+    weight = t.params[0]
+
+    def hook(g: Any) -> Any:
+        if writes.numpy()[0]:
+            weight[...] = 0.5 * weight
+        return 2 * g
+
+    def step(x: Any, y: Any) -> Tensor:
+        with t.gm:
+            h = gradmgr.checkpoint(t.model[0], x)
+            h.register_hook(hook)
+            loss = F.cross_entropy(t.model[2](gnp.tanh(h)), y)
+            t.gm.backward(loss)
+        t.update()
+        return loss
+
+    between = {4: lambda: writes.__setitem__(0, 1.0), 5: lambda: writes.__setitem__(0, 0.0)}
+    return t.program(step, between=between, raises=(gradmgr.errors.CheckpointError,))
+
+
+@program
 def evaluation_inside_the_step() -> Program:
     t = Training("BatchNorm and dropout", "Adam")
 
