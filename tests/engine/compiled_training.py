@@ -662,7 +662,7 @@ def checkpointed() -> Program:
 
 @program
 def checkpointed_before_a_hook() -> Program:
-    """The layer's parameters are found again after the hook, which once writes to them: an error, as without compile."""
+    """The parameters are found again after the hook, which once writes to them: an error, as without compile."""
     t, writes = Training(), tensor(np.zeros(1))
     weight = t.params[0]
 
