@@ -660,6 +660,52 @@ def checkpointed() -> Program:
     return t.program(step)
 
 
+def _with_hooks_made_in_the_step(register: Callable[[Tensor, Tensor, list[float]], Any], **options: Any) -> Program:
+    w, factors = tensor(wave(3)), [2.0]
+
+    def step(x: Tensor) -> Any:
+        with GradManager().attach([w]) as gm:
+            h = gnp.tanh(w * x)
+            register(h, x, factors)
+            gm.backward(gnp.sum(h * h))
+        found, w.grad = w.grad, None
+        return found
+
+    between = {4: lambda: factors.__setitem__(0, 3.0)}
+    return Program(step, calls_with(*tensors(3)), lambda: w, between=between, **options)
+
+
+def _register_all(h: Tensor, x: Tensor, factors: list[float]) -> None:
+    def hook(g: Any) -> Any:
+        return g + 1
+
+    h.register_hook(hook)
+    h.register_hook(lambda g: g * 2)
+    for k in range(2):
+        h.register_hook(lambda g, k=k, *, more=0.5: g * (k + more))
+
+
+@program
+def hooks_made_in_the_step() -> Program:
+    return _with_hooks_made_in_the_step(_register_all)
+
+
+@program
+def hooks_made_in_the_step_of_what_it_holds() -> Program:
+    def register(h: Tensor, x: Tensor, factors: list[float]) -> None:
+        h.register_hook(lambda g: g * gnp.sum(x) * factors[0])
+
+    return _with_hooks_made_in_the_step(register, may_warn=True)
+
+
+@program
+def hooks_made_in_the_step_with_a_tensor_as_default() -> Program:
+    def register(h: Tensor, x: Tensor, factors: list[float]) -> None:
+        h.register_hook(lambda g, more=2 * x: g * more * factors[0])
+
+    return _with_hooks_made_in_the_step(register, may_warn=True)
+
+
 @program
 def checkpointed_before_a_hook() -> Program:
     """The parameters are found again after the hook, which once writes to them: an error, as without compile."""
