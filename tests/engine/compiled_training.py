@@ -761,6 +761,32 @@ def per_example_gradients() -> Program:
     return Program(step, calls_with(*tensors(4, 3)), lambda: (w, rng))
 
 
+class Doubled(Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Tensor:
+        return g * 2
+
+
+@program
+def gradients_of_a_function_added_to_others() -> Program:
+    """The rule of var rounds otherwise for a gradient that is a Tensor; so it must be one in both, or in neither."""
+    w = tensor(wave(40, 33))
+
+    def step(x: Tensor) -> Any:
+        with GradManager().attach([w]) as gm:
+            v = gnp.var(gnp.sin(w * x), axis=0, keepdims=True)
+            doubled = Doubled.apply(v)
+            gm.backward(gnp.sum(v * gnp.cos(v)) + gnp.sum(doubled * gnp.cos(doubled)))
+        found, w.grad = w.grad, None
+        return found
+
+    return Program(step, calls_with(*tensors(33)))
+
+
 class Cube(Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
