@@ -55,7 +55,8 @@ def _is_instance(value: Any, kinds: Any) -> bool:
     """
     if isinstance(value, CapturedArray):
         if isinstance(kinds, (tuple, UnionType)):
-            return any(_is_instance(value, kind) for kind in getattr(kinds, "__args__", kinds))
+            parts = kinds if isinstance(kinds, tuple) else kinds.__args__
+            return any(_is_instance(value, kind) for kind in parts)
         if is_of_library(type(kinds).__module__):
             value = value.inner
     return isinstance(value, kinds)
