@@ -521,7 +521,7 @@ def difference(one: Capture, other: Capture) -> str | None:
                 "pass it as an argument, or make it by functions of gradmgr.numpy"
             )
     for first, second in zip(one.calls, other.calls, strict=False):
-        if first.function != second.function or not _are_equal(first.results, second.results):
+        if not _is_same_function(first.function, second.function) or not _are_equal(first.results, second.results):
             return f"{name_of(first.function)} at {first.line}, then {name_of(second.function)} at {second.line}"
         if first.expected != second.expected:
             return f"what {name_of(first.function)} gives at {first.line}"
@@ -534,6 +534,31 @@ def difference(one: Capture, other: Capture) -> str | None:
         return None
     more = longer[len(shorter)]
     return f"one more call: {name_of(more.function)} at {more.line}"
+
+
+def _is_same_function(one: Any, other: Any) -> bool:
+    """Tell whether two functions are one, or made anew by the same code and do the same, as a lambda for a hook."""
+    if one == other:
+        return True
+    if not (one.__class__ is other.__class__ is FunctionType):
+        return False
+    is_alike = one.__code__ is other.__code__ and one.__globals__ is other.__globals__
+    return (
+        is_alike
+        and not (one.__dict__ or other.__dict__)
+        and all(map(operator.is_, one.__closure__ or (), other.__closure__ or ()))  # as many, of one code
+        and _are_same_values(one.__defaults__ or (), other.__defaults__ or ())
+        and _are_same_values(one.__kwdefaults__ or {}, other.__kwdefaults__ or {})
+    )
+
+
+def _are_same_values(one: Any, other: Any) -> bool:
+    """Tell whether what two tuples, or dicts, hold are the same objects, or equal numbers and texts."""
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and _are_same_values([*one.values()], [other[key] for key in one])
+    pairs = list(zip(one, other, strict=False))
+    is_known = all(a is b or (a.__class__ in (bool, int, float, str) and _are_equal(a, b)) for a, b in pairs)
+    return is_known and len(one) == len(other)
 
 
 def _is_same_view(one: Array, other: Array) -> bool:
@@ -559,8 +584,9 @@ def _outermost(array: Array) -> Array:
 def is_branch(one: Capture, other: Capture) -> bool:
     """Tell whether two captures of the same function differ first by what a guard found."""
     for first, second in zip(one.calls, other.calls, strict=False):
-        if first.function != second.function or first.expected != second.expected:
-            return bool(first.function == second.function)
+        is_same = _is_same_function(first.function, second.function)
+        if not is_same or first.expected != second.expected:
+            return is_same
         if not _are_equal((first.args, first.keywords, first.results), (second.args, second.keywords, second.results)):
             return False
     return False

@@ -21,6 +21,7 @@ import numpy as np
 from gradmgr import errors
 from gradmgr._arrays import libraries
 from gradmgr._arrays.atomic import run_atomically
+from gradmgr._arrays.captured import CapturedArray, inner_of
 from gradmgr._arrays.refcounts import NODE_ID_AS_KEY, count_keys
 from gradmgr._engine.backward_pass import compute_vjps, context_of_pass, run_hooked
 from gradmgr._engine.cleanup import Scope
@@ -35,6 +36,7 @@ from gradmgr._engine.ownership import Grads, Ownership
 from gradmgr._engine.recorder import Recorder, snapshot
 from gradmgr._engine.tape import Tape
 from gradmgr._engine.tensor import Tensor, describe, wrap
+from gradmgr._engine.tensor_capture import call_whole
 from gradmgr._transforms.randomness import Replay, given_sources, global_sources, sources_in
 
 __all__ = ["checkpoint", "checkpoint_sequential"]
@@ -250,12 +252,22 @@ class _Call:
     def check_leaves(self) -> None:
         """Raise if one of the remembered leaves was written to."""
         for t, array in self.leaves:
-            if t._array is not array:
-                raise errors.CheckpointError(
-                    f"checkpoint: {describe(t)}, which {self.name} reads without being given it, was written to "
-                    "between the call and backward(); pass it as an argument, whose value is kept, or write to it "
-                    "afterwards"
-                )
+            if t._array is array:
+                continue
+            if isinstance(array, CapturedArray) and inner_of(t._array) is inner_of(array):
+                # A hook has run since, which may write to it in another call: each replay must look.
+                call_whole(_check_leaf, t, array, self.name, changes=())
+            else:
+                _check_leaf(t, array, self.name)
+
+
+def _check_leaf(t: Tensor, array: Any, name: str) -> None:
+    """Raise if a tensor has another array than the one that a function of this name has read."""
+    if t._array is not array:
+        raise errors.CheckpointError(
+            f"checkpoint: {describe(t)}, which {name} reads without being given it, was written to between the call "
+            "and backward(); pass it as an argument, whose value is kept, or write to it afterwards"
+        )
 
 
 class _Rerun:

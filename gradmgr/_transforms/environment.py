@@ -228,13 +228,14 @@ class Environment:
         obstacle: why what it reads cannot be compared; None where it can.
     """
 
-    __slots__ = ("_arrays", "_asks_class", "_cached", "_given", "_names", "_states", "obstacle")
+    __slots__ = ("_arrays", "_asking", "_asks_class", "_cached", "_given", "_names", "_states", "obstacle")
 
     def __init__(self, function: Any, arguments: Iterable[Any] = ()) -> None:
         search = _Search(arguments)
         search.run((function, *arguments))
         self._names = list(search.names.values())
         self.obstacle = search.obstacle
+        self._asking = list(search.asking.values())
         self._asks_class = search.asks_class()
         if self.obstacle is None and self._asks_class and any(isinstance(a, np.ndarray) for a in arguments):
             self.obstacle = "it may ask whether an argument is an ndarray, which none is in a capture; give it Tensors"
@@ -317,6 +318,8 @@ class Environment:
                 release(name.read(), name.write)
 
         try:
+            for variables in self._asking:
+                stand_ins.answer_in(variables)
             for name in self._names:
                 if name.write is not None:
                     stand_ins.replace(name.read, name.write)
@@ -362,6 +365,7 @@ class _Search:
         self.names: dict[Any, _Name] = {}
         self.arrays: dict[int, Any] = {}
         self.generators: dict[int, np.random.Generator] = {}
+        self.asking: dict[int, dict[str, Any]] = {}  # the globals of code that calls isinstance()
         self.obstacle: str | None = None
         self._words: set[str] = set()  # in the code of all functions
         self._asks = False  # whether code asks what a stand-in cannot answer
@@ -423,7 +427,7 @@ class _Search:
     def _asks_of(self, kind: type) -> None:
         """Note that code has a class of arrays or of their elements, for which it may ask."""
         is_known = kind.__name__ in _CLASSES and root_of(kind.__module__) in ("builtins", "numbers", "numpy")
-        if is_known and not self._words.isdisjoint(_ASKING):
+        if kind is type or (is_known and not self._words.isdisjoint(_ASKING)):  # type() by another name
             self._asks = True
 
     def _visit_parts(self, value: Any, name: str) -> None:
@@ -493,6 +497,8 @@ class _Search:
             self._add((id(value), "get"), name, functools.partial(value.get, _MISSING))
         elif isinstance(value, weakref.ReferenceType):
             self._add((id(value), "()"), name, value)
+        elif value is isinstance:  # by another name
+            self._words.add("isinstance")
         elif isinstance(value, (types.BuiltinMethodType, types.MethodWrapperType)):
             if not isinstance(value.__self__, (types.ModuleType, type)):
                 self._add_of_itself(value, "__self__", name)
@@ -555,7 +561,6 @@ class _Search:
         if id(code) not in self._names_in:
             self._names_in[id(code)] = names_in(code)
         names = self._names_in[id(code)]
-        self._words |= names.read.keys() & _ASKING  # in a pattern no name stands for it
         for name in sorted(names.assigned):
             self._add_global(function.__globals__, name)
         for name in sorted(names.read):
@@ -574,13 +579,15 @@ class _Search:
 
     def _enter_words(self, code: types.CodeType) -> None:
         """Note what code names, and what it may ask."""
-        self._words |= words_in(code)
+        self._words |= words_in(code) - {"isinstance"}  # which answers for what stands for an array, see `StandIns`
         if asks_loggers(self._words):
             self._refuse(
                 "it asks for the level of a Logger that it looks up; keep the Logger in a variable", "getLogger"
             )
         questions = questions_in(code)
         self._asks = self._asks or questions.asks
+        if questions.matches:
+            self._words.add("isinstance")
         self._catches = self._catches or questions.catches
 
     def _add_count(self, value: Any, name: str) -> None:
@@ -592,6 +599,8 @@ class _Search:
     def _visit_global(self, variables: dict[str, Any], name: str, attributes: set[str | None]) -> None:
         """Visit a global of which code reads these attributes at once; None stands for other uses."""
         if name not in variables:
+            if name == "isinstance":
+                self.asking[id(variables)] = variables
             if name in UNSEEN_READERS:
                 self._refuse(f"it calls {name}(), which reads what cannot be compared", name)
             return
@@ -639,7 +648,8 @@ class _Search:
         is_read = not is_of_library(type(value).__module__)  # whether the code of its class is
         everything = is_whole or not self._words.isdisjoint(_REFLECTION)
         for name in attributes_of(value):
-            if everything or name in self._words:
+            is_own = name.startswith("_") and root_of(type(value).__module__) == "gradmgr"  # of no use to programs
+            if name in self._words or (everything and not is_own):
                 write = None if is_whole else functools.partial(_set_attribute, reference, name)
                 read = functools.partial(_attribute, reference, name)
                 place = Attribute(reference, name) if name in getattr(value, "__dict__", ()) else None

@@ -442,10 +442,9 @@ def _jvp(tangents: Any, values: Any, out: Any, params: Any) -> Any:
 
 def _vjp(e: Entry, g: Any, grads: Grads, owned: Ownership) -> None:
     _, _, node_ids, kept, _, outer, node = e
-    is_recorded = owned.__class__ is not set
     for node_id, d in zip(node_ids, node.gradients(node_ids, kept, outer, g), strict=True):
         if node_id is not None and d is not None:
-            accumulate(grads, owned, node_id, d if is_recorded else raw(d))
+            accumulate(grads, owned, node_id, raw(d) if owned.plain else d)
 
 
 def _vjp_unrecorded(e: Entry, g: Any, grads: Grads, owned: Ownership) -> NoReturn:

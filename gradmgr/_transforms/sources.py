@@ -148,8 +148,6 @@ def names_in(code: types.CodeType) -> Names:
             is_attribute = operation.startswith(("LOAD_ATTR", "LOAD_METHOD"))
             names.read.setdefault(before, set()).add(name if is_attribute else None)
             before = None
-        if operation == "MATCH_CLASS":  # as isinstance() does
-            names.read.setdefault("isinstance", set()).add(None)
         if operation == "STORE_GLOBAL":
             names.assigned.add(name)
         if operation == "LOAD_GLOBAL" or operation.endswith("_NAME"):
@@ -177,10 +175,12 @@ class Questions(NamedTuple):
     Attributes:
         asks: whether it asks for a class, by type() or __class__ of something else than `self`, or whether there is an
             attribute that one of both has, or catches all errors.
-        catches: whether it catches some errors.
+        matches: whether it asks for a class by a pattern, or by an isinstance() that is not a global.
+        catches: whether it catches some errors, and does not raise them, or others, again.
     """
 
     asks: bool
+    matches: bool
     catches: bool
 
 
@@ -195,18 +195,60 @@ def questions_in(code: types.CodeType) -> Questions:
     import dis  # deferred: few functions are compiled
 
     found = [questions_in(part) for part in code.co_consts if isinstance(part, types.CodeType)]
-    asks = any(each.asks for each in found) or _names_telling(code)
-    catches = any(each.catches for each in found)
     steps = [step for step in dis.get_instructions(code) if step.opname not in ("PRECALL", "CACHE")]
+    asks = any(each.asks for each in found) or _names_telling(code) or _may_suppress(code, steps)
+    matches = any(each.matches for each in found)
+    catches = any(each.catches for each in found)
     for k, (before, step) in enumerate(itertools.pairwise(steps)):
         is_type = before.argval == "type" and before.opname.startswith(("LOAD_GLOBAL", "LOAD_NAME"))
         is_type = is_type and not _is_called(steps, k)
         is_class = step.argval == "__class__" and step.opname.startswith("LOAD_ATTR")
-        catches_all = before.opname == "PUSH_EXC_INFO" and step.opname == "POP_TOP"
+        catches_all = before.opname == "PUSH_EXC_INFO" and _handles_all(steps[k:])
         asks = asks or catches_all or (is_type and not _is_self(step.argval))
         asks = asks or (is_class and not _is_self(before.argval))
-        catches = catches or step.opname == "CHECK_EXC_MATCH"
-    return Questions(asks, catches)
+        matches = matches or step.opname == "MATCH_CLASS"
+        matches = matches or (step.argval == "isinstance" and not step.opname.startswith(("LOAD_GLOBAL", "LOAD_NAME")))
+        catches = catches or (before.opname in _CHECKS and not _raises(steps[k + 2 :]))
+    return Questions(asks, matches, catches)
+
+
+# Instructions that compare the class of an error with that of an `except`.
+_CHECKS = frozenset(("CHECK_EXC_MATCH", "CHECK_EG_MATCH"))
+
+
+def _raises(steps: list[Any]) -> bool:
+    """Tell whether code that handles an error, from its first instruction on, raises one whatever happens."""
+    for step in steps:
+        if step.opname in ("RAISE_VARARGS", "RERAISE"):
+            return True
+        if "JUMP" in step.opname or step.opname.startswith(("FOR_", "POP_EXCEPT", "RETURN_", "SEND", "YIELD")):
+            return False
+    return False
+
+
+def _handles_all(steps: list[Any]) -> bool:
+    """Tell whether code may end another way than by an error, which it gets whatever its class.
+
+    An `except` of no class does so, and a `finally` with a `return`.
+    """
+    for before, step in itertools.pairwise(steps):
+        if step.opname in _CHECKS or step.opname in ("WITH_EXCEPT_START", "PUSH_EXC_INFO"):
+            return False
+        if step.opname == "POP_EXCEPT":
+            return bool(before.opname != "COPY")  # else it is for an error in this code itself
+    return False
+
+
+def _may_suppress(code: types.CodeType, steps: list[Any]) -> bool:
+    """Tell whether code ends a `with` block and may suppress the error that ends it: by a return of something true."""
+    if code.co_name != "__exit__":
+        return False
+    for before, step in itertools.pairwise(steps):
+        returned = step if step.opname == "RETURN_CONST" else before
+        is_none = returned.opname in ("LOAD_CONST", "RETURN_CONST") and returned.argval in (None, False)
+        if step.opname.startswith("RETURN_") and step.opname != "RETURN_GENERATOR" and not is_none:
+            return True
+    return False
 
 
 def _is_called(steps: list[Any], k: int) -> bool:

@@ -14,7 +14,7 @@ import operator
 from collections import UserDict, UserList, deque
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from types import MethodType
+from types import MethodType, UnionType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,7 +23,7 @@ from gradmgr._arrays.captured import CapturedArray
 from gradmgr._arrays.generators import CapturedGenerator
 from gradmgr._engine.captured_object import stand_in_for
 from gradmgr._engine.tensor_capture import ObjectStandIn, TensorCapture
-from gradmgr._transforms.sources import CONTAINERS, held_by, is_large_array, runs_each_time
+from gradmgr._transforms.sources import CONTAINERS, held_by, is_large_array, is_of_library, runs_each_time
 
 Read = Callable[[], Any]
 Write = Callable[[Any], None]
@@ -46,6 +46,20 @@ def large_arrays_in(value: Any) -> Iterator[Any]:
     elif isinstance(value, CONTAINERS):
         for part in held_by(value):
             yield from large_arrays_in(part)
+
+
+def _is_instance(value: Any, kinds: Any) -> bool:
+    """Do as isinstance(), with what stands for an array taken for the array.
+
+    A class of the program's that answers by itself is given the stand-in, so that what it computes is captured.
+    """
+    if isinstance(value, CapturedArray):
+        if isinstance(kinds, (tuple, UnionType)):
+            parts = kinds if isinstance(kinds, tuple) else kinds.__args__
+            return any(_is_instance(value, kind) for kind in parts)
+        if is_of_library(type(kinds).__module__):
+            value = value.inner
+    return isinstance(value, kinds)
 
 
 class CachedCall(NamedTuple):
@@ -105,6 +119,7 @@ class StandIns:
         self.named: set[int] = set()
         self._made: dict[int, Any] = {}  # by the identity of a value: its stand-in, or itself
         self._replaced: list[tuple[Read, Write, Any, Any]] = []
+        self._asking: list[dict[str, Any]] = []  # globals with an isinstance() that knows stand-ins
 
     def replace(self, read: Read, write: Write) -> None:
         """Let what `read` returns be a stand-in, or hold some, if there are any for it."""
@@ -115,6 +130,11 @@ class StandIns:
         elif made is value and (found := captured_object(value)) is not None:
             made = self._made[id(value)] = found
         self._put(read, write, value, made)
+
+    def answer_in(self, variables: dict[str, Any]) -> None:
+        """Let code with these globals find the classes of arrays for which others stand."""
+        if variables.setdefault("isinstance", _is_instance) is _is_instance:
+            self._asking.append(variables)
 
     def has(self, array: Any) -> bool:
         """Tell whether something stands for an array."""
@@ -163,6 +183,9 @@ class StandIns:
                 continue
             if found is made:
                 write(value)
+        for variables in self._asking:
+            if variables.get("isinstance") is _is_instance:
+                del variables["isinstance"]
 
 
 def _is_usual(array: Any) -> bool:

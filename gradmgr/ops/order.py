@@ -98,7 +98,8 @@ def sort(a: Any, axis: int | None = -1, kind: Any = None, order: Any = None, *, 
     values = raw(a)
     if is_tracked(a):
         return permute(a, stable_order(values, axis), axis)
-    return wrap(np.sort(values, axis=axis, kind="stable" if stable or libraries.namespace(values) is not np else kind))
+    is_numpy = libraries.namespace(values) is np or libraries.is_numpy(values)
+    return wrap(np.sort(values, axis=axis, kind=kind if is_numpy and not stable else "stable"))
 
 
 def sort_in_place(

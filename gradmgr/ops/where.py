@@ -48,17 +48,19 @@ def _where_by_bits(x: Any, y: Any, condition: Any) -> Any:
         if y.__class__ is np.ndarray:
             if y.dtype != x.dtype or y.shape != x.shape:
                 return None
-            made = np.empty_like(x)
+            made = _empty_as_chosen(x, y, condition)
+            if made is None:
+                return None
             bits, others = made.view(integer), y.view(integer)
             np.bitwise_xor(x.view(integer), others, out=bits)
             np.multiply(bits, condition, out=bits)
             np.bitwise_xor(bits, others, out=bits)
             return made
-        return _where_or_zero(x, condition, integer) if _is_zero(y) else None
+        return _times(x, condition, _empty_as_chosen(x, condition), integer) if _is_zero(y) else None
     if y.__class__ is np.ndarray and _is_zero(x):
         integer = _BITS.get(y.dtype)
         if integer is not None and y.shape == condition.shape:
-            return _where_or_zero(y, ~condition, integer)
+            return _times(y, ~condition, _empty_as_chosen(y, condition), integer)
     return None
 
 
@@ -67,10 +69,23 @@ def _is_zero(value: Any) -> bool:
     return value.__class__ in (int, float) and value == 0 and math.copysign(1.0, value) > 0
 
 
-def _where_or_zero(x: Any, condition: Any, integer: Any) -> Any:
-    made = np.empty_like(x)
-    np.multiply(x.view(integer), condition, out=made.view(integer))
+def _times(x: Any, bits: Any, made: Any, integer: Any) -> Any:
+    """Write x where bits are 1, and 0 elsewhere, into an array and return it; or return None where there is none."""
+    if made is not None:
+        np.multiply(x.view(integer), bits, out=made.view(integer))
     return made
+
+
+def _empty_as_chosen(x: Any, *others: Any) -> Any:
+    """Return an empty array in the order of what numpy.where makes of x and others; None where it is no simple one.
+
+    The order of C wins there, and sums of the elements are rounded by their order.
+    """
+    if x.flags.c_contiguous or any(a.flags.c_contiguous for a in others):
+        return np.empty(x.shape, x.dtype)
+    if x.flags.f_contiguous and all(a.flags.f_contiguous for a in others):
+        return np.empty_like(x)
+    return None
 
 
 _where = custom(

@@ -660,6 +660,76 @@ def checkpointed() -> Program:
     return t.program(step)
 
 
+def _with_hooks_made_in_the_step(register: Callable[[Tensor, Tensor, list[float]], Any], **options: Any) -> Program:
+    w, factors = tensor(wave(3)), [2.0]
+
+    def step(x: Tensor) -> Any:
+        with GradManager().attach([w]) as gm:
+            h = gnp.tanh(w * x)
+            register(h, x, factors)
+            gm.backward(gnp.sum(h * h))
+        found, w.grad = w.grad, None
+        return found
+
+    between = {4: lambda: factors.__setitem__(0, 3.0)}
+    return Program(step, calls_with(*tensors(3)), lambda: w, between=between, **options)
+
+
+def _register_all(h: Tensor, x: Tensor, factors: list[float]) -> None:
+    def hook(g: Any) -> Any:
+        return g + 1
+
+    h.register_hook(hook)
+    h.register_hook(lambda g: g * 2)
+    for k in range(2):
+        h.register_hook(lambda g, k=k, *, more=0.5: g * (k + more))
+
+
+@program
+def hooks_made_in_the_step() -> Program:
+    return _with_hooks_made_in_the_step(_register_all)
+
+
+@program
+def hooks_made_in_the_step_of_what_it_holds() -> Program:
+    def register(h: Tensor, x: Tensor, factors: list[float]) -> None:
+        h.register_hook(lambda g: g * gnp.sum(x) * factors[0])
+
+    return _with_hooks_made_in_the_step(register, may_warn=True)
+
+
+@program
+def hooks_made_in_the_step_with_a_tensor_as_default() -> Program:
+    def register(h: Tensor, x: Tensor, factors: list[float]) -> None:
+        h.register_hook(lambda g, more=2 * x: g * more * factors[0])
+
+    return _with_hooks_made_in_the_step(register, may_warn=True)
+
+
+@program
+def checkpointed_before_a_hook() -> Program:
+    """The parameters are found again after the hook, which once writes to them: an error, as without compile."""
+    t, writes = Training(), tensor(np.zeros(1))
+    weight = t.params[0]
+
+    def hook(g: Any) -> Any:
+        if writes.numpy()[0]:
+            weight[...] = 0.5 * weight
+        return 2 * g
+
+    def step(x: Any, y: Any) -> Tensor:
+        with t.gm:
+            h = gradmgr.checkpoint(t.model[0], x)
+            h.register_hook(hook)
+            loss = F.cross_entropy(t.model[2](gnp.tanh(h)), y)
+            t.gm.backward(loss)
+        t.update()
+        return loss
+
+    between = {4: lambda: writes.__setitem__(0, 1.0), 5: lambda: writes.__setitem__(0, 0.0)}
+    return t.program(step, between=between, raises=(gradmgr.errors.CheckpointError,))
+
+
 @program
 def evaluation_inside_the_step() -> Program:
     t = Training("BatchNorm and dropout", "Adam")
@@ -689,6 +759,32 @@ def per_example_gradients() -> Program:
         return found
 
     return Program(step, calls_with(*tensors(4, 3)), lambda: (w, rng))
+
+
+class Doubled(Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Tensor:
+        return g * 2
+
+
+@program
+def gradients_of_a_function_added_to_others() -> Program:
+    """The rule of var rounds otherwise for a gradient that is a Tensor; so it must be one in both, or in neither."""
+    w = tensor(wave(40, 33))
+
+    def step(x: Tensor) -> Any:
+        with GradManager().attach([w]) as gm:
+            v = gnp.var(gnp.sin(w * x), axis=0, keepdims=True)
+            doubled = Doubled.apply(v)
+            gm.backward(gnp.sum(v * gnp.cos(v)) + gnp.sum(doubled * gnp.cos(doubled)))
+        found, w.grad = w.grad, None
+        return found
+
+    return Program(step, calls_with(*tensors(33)))
 
 
 class Cube(Function):

@@ -272,6 +272,15 @@ def test_kernels_that_decide_by_values_make_one_more_variant_at_most(monkeypatch
         assert result.numpy().tobytes() == attend_twice(*given).numpy().tobytes()
 
 
+def test_zeros_of_both_signs_are_sorted_as_in_eager_calls() -> None:
+    """Which is in no order of their own: NumPy's sort, of its default kind, need not be stable."""
+    x = np.array([1, -2, 2, -2, -0.0, -2, -1, 0, -0.0, 0, 1, 2], np.float32)
+    step = compile(lambda a: gnp.sort(a))
+    for _ in range(3):
+        assert step(tensor(x)).numpy().tobytes() == np.sort(x).tobytes()
+    assert "sort 1" in step.explain()
+
+
 def test_a_gradient_that_a_kernel_makes_is_not_copied() -> None:
     table = tensor(np.ones((50, 40)))
     gm = GradManager().attach(table)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import collections
 import configparser
 import contextlib
@@ -11,6 +12,7 @@ import enum
 import functools
 import logging
 import mmap
+import numbers
 import operator
 import queue
 import re
@@ -19,6 +21,7 @@ import string
 import sys
 import threading
 import types
+import typing
 import weakref
 from collections import ChainMap, UserString
 from collections.abc import Callable
@@ -30,7 +33,8 @@ import numpy as np
 import pytest
 from test_compiled_state import refusal, same, tensors
 
-from gradmgr import compile, nn, tensor
+import gradmgr.numpy as gnp
+from gradmgr import GradManager, Tensor, compile, nn, optim, tensor
 
 FILE = Path(__file__).name
 
@@ -399,6 +403,7 @@ def test_what_never_changes_is_no_reason_to_refuse() -> None:
 
 DATA: Any = np.arange(1000.0)
 NUMBERS, ARRAY = (int, float), np.ndarray
+IS_OF, CLASS_OF = isinstance, type
 
 
 def _caught(x: Any, data: Any) -> Any:
@@ -421,6 +426,47 @@ def _suppressed(x: Any, data: Any) -> Any:
     return x * 7
 
 
+def _returned_from_finally(x: Any, data: Any) -> Any:
+    result = x * 7
+    try:
+        result = x * {3.0: 2.0}.get(data[3], 5.0)
+    finally:
+        if data.ndim < 2:
+            return result  # noqa: B012  # as above
+
+
+class Suppressing:
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: Any, error: Any, traceback: Any) -> Any:
+        return kind is not KeyboardInterrupt
+
+
+def _suppressed_by_own_class(x: Any, data: Any) -> Any:
+    with Suppressing():
+        return x * {3.0: 2.0}.get(data[3], 5.0)
+    return x * 7
+
+
+def _raised_again_and_caught(x: Any, data: Any) -> Any:
+    try:
+        try:
+            return x * {3.0: 2.0}.get(data[3], 5.0)
+        except TypeError as error:
+            raise ValueError("no hash") from error
+    except Exception:
+        return x * 7
+
+
+def _matched_by_class(x: Any, data: Any) -> Any:
+    match data:
+        case np.ndarray():
+            return x * 2
+        case _:
+            return x * 3
+
+
 @functools.singledispatch
 def _by_class(data: Any) -> float:
     return 2.0
@@ -435,8 +481,10 @@ QUESTIONS: dict[str, Callable[[Any, Any], Any]] = {
     "one class and another": lambda x, data: x * 2 if type(data) is type(np.zeros(2)) else x * 3,
     "the name of its class": lambda x, data: x * len(type(data).__name__),
     "its class": lambda x, data: x * len(data.__class__.__name__),
-    "a class by another name": lambda x, data: x * 2 if isinstance(data, ARRAY) else x * 3,
-    "classes in a tuple": lambda x, data: x * 2 if isinstance(data[3], NUMBERS) else x * 3,
+    "its class by another name": lambda x, data: x * 2 if CLASS_OF(data) is ARRAY else x * 3,
+    "isinstance by another name": lambda x, data: x * 2 if IS_OF(data, ARRAY) else x * 3,
+    "isinstance of its module": lambda x, data: x * 2 if builtins.isinstance(data, np.ndarray) else x * 3,
+    "a class in a pattern": _matched_by_class,
     "a function by the class": lambda x, data: x * _by_class(data),
     "whether an element has a length": lambda x, data: x * 2 if hasattr(data[3], "__len__") else x * 3,
     "an attribute of the stand-in": lambda x, data: x * 2 if hasattr(data, "inner") else x * 3,
@@ -446,6 +494,9 @@ QUESTIONS: dict[str, Callable[[Any, Any], Any]] = {
     "an error that is caught": _caught,
     "any error that is caught": _caught_all,
     "an error that is suppressed": _suppressed,
+    "an error that a return drops": _returned_from_finally,
+    "an error that a class suppresses": _suppressed_by_own_class,
+    "an error that is raised again and caught": _raised_again_and_caught,
     "whether it has an interface": lambda x, data: x * 2 if hasattr(data, "__array_interface__") else x * 3,
     "whether it has a struct": lambda x, data: x * 2 if hasattr(data, "__array_struct__") else x * 3,
     "the interface": lambda x, data: x * len(data.__array_interface__),
@@ -460,6 +511,96 @@ def test_a_question_that_a_stand_in_answers_otherwise_is_refused(name: str, give
     compiled = compile(step)
     with refusal("is not replayed"):
         same(compiled(DATA if given else tensor([1.0])), step(DATA if given else tensor([1.0])))
+
+
+class OfPositive(type):
+    def __instancecheck__(cls, value: Any) -> bool:
+        return bool(value[0] > 1.0)
+
+
+class Positive(metaclass=OfPositive):
+    pass
+
+
+@typing.runtime_checkable
+class Sized(typing.Protocol):
+    def __len__(self) -> int: ...
+
+
+def _lifted(x: Any, data: Any) -> Any:
+    return x * tensor(data).sum() if isinstance(data, np.ndarray) else x * 3
+
+
+def _logged(x: Any, data: Any) -> Any:
+    try:
+        return x * data[3]
+    except Exception:
+        logging.getLogger("nobody").exception("failed")
+        raise
+
+
+def _tidied(x: Any, data: Any) -> Any:
+    try:
+        result = x * data[3]
+    finally:
+        for _ in range(2):
+            np.sum([])
+    return result
+
+
+ANSWERED: dict[str, Callable[[Any, Any], Any]] = {
+    "its class": _lifted,
+    "one class of many": lambda x, data: x * data[3] if isinstance(data, (int, ARRAY)) else x * 3,
+    "one class or another": lambda x, data: x * data[3] if isinstance(data, int | np.ndarray) else x * 3,
+    "classes of an element": lambda x, data: x * data[3] if isinstance(data[3], NUMBERS) else x * 3,
+    "a class of numbers": lambda x, data: x * data[3] if isinstance(data.max(), numbers.Number) else x * 3,
+    "another class": lambda x, data: x * 3 if isinstance(data, (list, Tensor)) else x * data[3],
+    "a protocol": lambda x, data: x * data[3] if isinstance(data, Sized) and not isinstance(data[3], Sized) else x * 3,
+    "in an inner function": lambda x, data: sum([x * part[3] for part in (data, 1) if isinstance(part, ARRAY)]),
+    "of a number": lambda x, data: x * data[3] * (2 if isinstance(len(data), float) else 3),
+    "by a class that computes": lambda x, data: x * 2 if isinstance(data, Positive) else x * 3,
+    "after an error that is raised again": _logged,
+    "with what is done in any case": _tidied,
+}
+
+
+@pytest.mark.parametrize("name", ANSWERED)
+@pytest.mark.parametrize("given", [False, True], ids=["by name", "given"])
+def test_isinstance_of_a_stand_in_is_that_of_the_array(name: str, given: bool) -> None:
+    question = ANSWERED[name]
+    step: Callable[[Any], Any] = (lambda data: question(2.0, data)) if given else (lambda x: question(x, DATA))
+    compiled, before = compile(step), DATA.copy()
+    try:
+        for k, x in enumerate(tensors(count=6)):
+            same(compiled(DATA if given else x), step(DATA if given else x))
+            DATA[:4] = k
+    finally:
+        DATA[...] = before
+    assert "calls:" in compiled.explain()
+    assert "isinstance" not in globals()
+
+
+def test_attributes_that_code_may_name_at_run_time_are_not_those_of_an_optimiser_itself() -> None:
+    t = _trained()
+    compiled, step = compile(t), _trained()
+    for x in tensors(count=5):
+        same(compiled(x), step(x))
+    assert "1 variant" in compiled.explain()
+
+
+def _trained() -> Callable[[Any], Any]:
+    w = tensor([1.0, 2.0, 3.0])
+    gm, optimizer = GradManager().attach(w), optim.Adam([w], lr=0.1)
+
+    def step(x: Any, settings: Any = Plain) -> Any:
+        with gm:
+            loss = gnp.sum(w * gnp.sum(x)) * getattr(settings, "factor", 0.5)
+            gm.backward(loss)
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss
+
+    return step
 
 
 def test_classes_of_other_things_may_be_asked_for() -> None:

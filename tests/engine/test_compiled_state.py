@@ -676,9 +676,9 @@ NOT_SEEN: dict[str, tuple[Callable[[Any], Any], str]] = {
     "in a view of a dict": (lambda x: x * IN_VALUES["a"].sum(), "IN_VALUES"),
     "a method of it": (lambda x: x * BOUND(), "BOUND"),
     "in a partial": (lambda x: x * IN_PARTIAL(), "IN_PARTIAL"),
-    "with a class asked for": (lambda x: x * DATA[3] if isinstance(DATA[3], float) else x, "DATA"),
+    "with a class asked for": (lambda x: x * DATA[3] if type(DATA[3]) is float else x, "DATA"),
     "matched by its class": (_matched, "DATA"),
-    "asked for its class": (lambda x: x * DATA.sum() if isinstance(DATA, np.ndarray) else x, "DATA"),
+    "asked for its class": (lambda x: x * DATA.sum() if type(DATA) is np.ndarray else x, "DATA"),
 }
 
 
@@ -804,7 +804,7 @@ def test_texts_in_a_large_array(name: str) -> None:
 
 def test_a_function_that_asks_whether_it_is_given_an_ndarray_takes_the_way_of_eager_calls() -> None:
     def step(x: Any) -> Any:
-        return x * 2 if isinstance(x, np.ndarray) else x * 3
+        return x * 2 if type(x) is np.ndarray else x * 3
 
     made = compile(step)
     with pytest.warns(errors.CompileWarning, match="may ask whether an argument is an ndarray"):

@@ -60,6 +60,29 @@ def test_other_choices_are_numpys(x: Any, y: Any, condition: Any) -> None:
     np.testing.assert_array_equal(found, expected)
 
 
+ORDERS: dict[str, Callable[[Any], Any]] = {
+    "C": np.ascontiguousarray,
+    "Fortran": np.asfortranarray,
+    "other": lambda a: np.ascontiguousarray(a.transpose(1, 0, 2)).transpose(1, 0, 2),
+    "strided": lambda a: np.repeat(a, 2, axis=2)[:, :, ::2],
+    "reversed": lambda a: np.ascontiguousarray(a[::-1])[::-1],
+    "broadcast": lambda a: np.broadcast_to(a[:1], a.shape),
+}
+
+
+@pytest.mark.parametrize("first", ORDERS)
+@pytest.mark.parametrize("second", ORDERS)
+def test_a_choice_lies_in_memory_as_numpys(first: str, second: str) -> None:
+    random = np.random.default_rng(0)
+    x, y = random.normal(size=(2, 12, 10, 11))
+    one, other = ORDERS[first](x), ORDERS[second](y)
+    for mask in [order(random.random((12, 10, 11)) < 0.5) for order in ORDERS.values()]:
+        for a, b in ((one, other), (one, 0.0), (0.0, other)):
+            found, expected = where_kernel(a, b, mask), np.where(mask, a, b)
+            assert found.strides == expected.strides
+            assert found.tobytes() == expected.tobytes()
+
+
 def test_what_is_chosen_may_be_written_to() -> None:
     x, g = np.ones(MANY), np.full(MANY, INF)
     condition = np.arange(MANY) % 2 == 0
