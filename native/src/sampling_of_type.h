@@ -248,7 +248,7 @@ KERNEL(grid_sample)
                 taps.row.weight[0][k] *= taps.column.weight[0][k];
             for (word c = image * channels; c < (image + 1) * channels; c++) {
                 const REAL *RESTRICT x = (const REAL *)data[0] + c * size;
-                ALIGNED REAL out[POSITIONS]; /* as reads wait for writes whose addresses are the same in their last 12 bits */
+                ALIGNED REAL out[POSITIONS]; /* as reads wait for writes whose addresses have the same last 12 bits */
                 for (word k = 0; columns == 1 && k < count; k++)
                     out[k] = x[taps.at[0][k]] * taps.row.weight[0][k];
                 for (int r = 0; columns == 2 && r < rows; r += 2)
