@@ -12,7 +12,7 @@ from gradmgr._arrays.captured import capturing
 from gradmgr._engine.attachment import AttachSpec, Callback
 from gradmgr._engine.backward_pass import run_backward
 from gradmgr._engine.cleanup import complete
-from gradmgr._engine.context import Context, current, enter_new_recorders, recorders, run_in, set_current
+from gradmgr._engine.context import Context, current, enter_new_recorders, paused, recorders, run_in, set_current
 from gradmgr._engine.gradients import Inputs, gradients_by_tensor
 from gradmgr._engine.hooks import (
     check_like,
@@ -72,7 +72,9 @@ class BackwardRun:
         self._phase = "begin"  # then "backward", "finish", "over"
         self._outer_recorders = recorders(outer)  # they are to track the gradients that hooks return
         # The context of callbacks. They compute as if before the recording, but all recorders see writes in place.
-        self._state = self._before = Context.of(outer).for_callbacks(current()).simplest()
+        now = current()  # where nothing records outside, which is the common case, there is less to make
+        state = paused(now) if outer is None else Context.of(outer).for_callbacks(now).simplest()
+        self._state = self._before = state
 
     # ------------------------------------------------------------ for callback objects
 
@@ -269,7 +271,8 @@ class BackwardRun:
         self._reached = dict.fromkeys(gradients)
         function(gradients)
         for t, g in gradients.items():
-            if callback not in self.chain(t):
+            spec = self._specs.get(t)
+            if spec is None or callback not in spec.callbacks:
                 raise errors.CallbackError(
                     f"callback {name_of(callback)} collected a gradient for {describe(t)}, which has not this callback"
                 )

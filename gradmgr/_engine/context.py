@@ -277,6 +277,15 @@ def activate(context: Context) -> None:
     _current.set(context.simplest())
 
 
+def paused(state: Current) -> Current:
+    """Return what is current, in its simplest form, with every recorder paused."""
+    if state is None:
+        return None
+    if state.__class__ is Context:
+        return state.paused().simplest()
+    return Context((), ((state,),))  # type: ignore[arg-type]  # a lone tape
+
+
 def run_in(context: Current, function: Callable[..., Result], *args: Any) -> Result:
     """Call a function where a context, in any of its forms, is current."""
     before = current()

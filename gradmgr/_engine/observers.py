@@ -83,14 +83,14 @@ class ObservedEntries(list[Any]):
             self.catch_up()
         stored: Entry | None = e
         tape = self.tape
-        asked: Any = (*observers()[::-1], *tape.observers)
-        if len(asked) > 1:
-            asked = sorted(asked, key=_rank)
+        asked: Any = observers()
+        if len(asked) > 1 or tape.observers:
+            asked = sorted((*asked[::-1], *tape.observers), key=_rank)
         for observer in asked:
             stored = observer.observe(tape, stored)
             if stored is None:
                 return
-        super().append(stored)
+        list.append(self, stored)
 
 
 class SavedValuePlaceholder:

@@ -12,7 +12,7 @@ from gradmgr import errors
 from gradmgr._arrays import libraries
 from gradmgr._arrays.batched import Level, broadcast_over_examples, highest_level, is_batched_at
 from gradmgr._arrays.captured import capturing
-from gradmgr._engine.context import Context, current, interceptors_of, rebind, recorders, run_in
+from gradmgr._engine.context import Context, current, interceptors_of, paused, rebind, recorders, run_in
 from gradmgr._engine.op import Op
 from gradmgr._engine.recorder import Recorder, snapshot
 from gradmgr._engine.tensor import Tensor, describe, raw, wrap
@@ -82,7 +82,7 @@ class FunctionCall:
         ctx = FunctionCtx()
         ctx._gradmgr = self.state = ContextState(self.name, "forward", self._needs_input_grad())
         try:
-            output = run_in(Context.of(context).paused(), self._forward, ctx)
+            output = run_in(paused(context), self._forward, ctx)
             self._take_results(output)
             arrays = tuple([z._array for z in self.results if isinstance(z, Tensor)])
             for interceptor in interceptors:
@@ -146,7 +146,7 @@ class FunctionCall:
         ctx = FunctionCtx()
         ctx._gradmgr = self.state = ContextState(self.name, "forward", needs)
         try:
-            output = run_in(Context.of(current()).paused(), self._forward, ctx)
+            output = run_in(paused(current()), self._forward, ctx)
             self._take_results(output)
             node = self._make_node(ctx, {j: index for index, (j, _) in enumerate(self._differentiable())})
             kept = tuple([raw(value) for value in (*self.state.for_backward, *[v for v, _ in node.attribute_values])])

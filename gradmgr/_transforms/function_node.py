@@ -17,7 +17,7 @@ import numpy as np
 from gradmgr import errors
 from gradmgr._arrays import libraries
 from gradmgr._arrays.captured import capturing
-from gradmgr._engine.context import Context, current, recorders, run_in
+from gradmgr._engine.context import Context, current, paused, recorders, run_in
 from gradmgr._engine.custom import Result
 from gradmgr._engine.entry import Kind, Metadata, Retrack, declare_kind, ids_in_tuple
 from gradmgr._engine.history.saved_values import with_node_ids
@@ -290,7 +290,7 @@ class FunctionNode:
         """Call a backward that is declared once_differentiable: on untracked tensors, unrecorded."""
         ctx = self._make_ctx("backward", tuple([raw(value) for value in kept]), node_ids)
         plain = [g if g is None else wrap(g._array) for g in given]
-        return run_in(Context.of(current()).paused(), self._call, rule, ctx, plain)
+        return run_in(paused(current()), self._call, rule, ctx, plain)
 
     def _reject_second_derivatives(
         self, gradients: list[Any], node_ids: tuple[Any, ...], outer: OuterRecorders, given: list[Any]

@@ -112,10 +112,24 @@ def solve_unfactored(a: Any, b: Any) -> Any:
     return np.linalg.solve(a, b)
 
 
+def solve_plain(a: Any, b: Any) -> Any:
+    """Solve as numpy.linalg.solve, arrays or what it makes arrays of; stacks of small matrices by a kernel."""
+    if _is_stack(a) and libraries.is_array(b) and b.ndim > 1 and b.shape[-2] == a.shape[-1]:
+        found = _solve_natively(a, b) if b.ndim == 2 or b.shape[:-2] == a.shape[:-2] else None
+        if found is not None:
+            return found
+    return np.linalg.solve(a, b)
+
+
 def inverses(a: Any) -> Any:
-    """Invert by numpy.linalg.inv or a kernel."""
-    found = _solve_natively(a, None)
+    """Invert by numpy.linalg.inv or a kernel; also what numpy.linalg.inv makes an array of."""
+    found = _solve_natively(a, None) if _is_stack(a) else None
     return np.linalg.inv(a) if found is None else found
+
+
+def _is_stack(a: Any) -> bool:
+    """Tell whether it is an array, of stacks of square matrices."""
+    return libraries.is_array(a) and a.ndim > 2 and bool(a.shape[-1] == a.shape[-2])
 
 
 _MOST_ROWS = 16  # of a system that the kernel `solve` takes, and columns of its right side

@@ -97,7 +97,7 @@ def solve(a: Any, b: Any) -> Any:
     The LU factors are kept for the derivatives of every order where SciPy or, for a single matrix, CuPy gives them.
     """
     if is_plain(a, b):
-        return np.linalg.solve(a, b)
+        return lapack.solve_plain(a, b)
     a, b = lift(a), lift(b)
     matrix, right = raw(a), raw(b)
     dtype = common_dtype("solve", matrix, right)
@@ -122,7 +122,7 @@ invert = custom(
 def inv(a: Any) -> Any:
     """Invert as `numpy.linalg.inv`."""
     if is_plain(a):
-        return np.linalg.inv(a)
+        return lapack.inverses(a)
     return invert(lift_square("inv", a))
 
 

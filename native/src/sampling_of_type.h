@@ -10,11 +10,15 @@ typedef struct {
     REAL weight[4][POSITIONS], slope[4][POSITIONS];
 } OF_TYPE(taps_of_axis);
 
-/* The same for the taps of all axes, each at the taps of all positions before the next: the weights are products, and
- * there is a derivative for each axis. */
+/* The taps of some positions, in rows of up to four along the last axis. As "index" a row has the number of the element
+ * where it begins, and a column that of an element in the row. In volumes `deep` is the derivative of a row's weight
+ * along the first axis, as `row.slope` is that along the second. `at` are the numbers of all taps, row by row; where
+ * rows have four, those of the first tap of each row where the others lie side by side with it, as they do inside of the
+ * image, else -1. */
 typedef struct {
-    ORDERED index[TAPS];
-    REAL weight[TAPS], slope[3][TAPS];
+    OF_TYPE(taps_of_axis) row, column;
+    REAL deep[4][POSITIONS];
+    ORDERED at[8][POSITIONS];
 } OF_TYPE(taps);
 
 /* Write where positions outside of an axis with this last number lie within it, and the derivative of that. */
@@ -136,64 +140,94 @@ FOR_EACH_PROCESSOR static void OF_TYPE(find_taps_of_axis)(const REAL *RESTRICT g
         }
 }
 
-/* Find the taps of `count` positions in all axes, with either weights or slopes; lengths and numbers are those of
- * `grid_sample`. */
-FOR_EACH_PROCESSOR static void OF_TYPE(find_taps)(const REAL *grid, word count, const word *dims, const double *numbers,
-                                                  int with_slopes, OF_TYPE(taps) *RESTRICT made)
+/* Make, of the taps along the first two axes of volumes, rows of taps: two of the second axis for each of the first. */
+INLINE void OF_TYPE(join_axes)(const OF_TYPE(taps_of_axis) *RESTRICT first, word count, int taps, ORDERED height,
+                               int with_slopes, OF_TYPE(taps) *RESTRICT made)
 {
-    ALIGNED OF_TYPE(taps_of_axis) of[3];
-    const int axes = (int)numbers[0], taps = (int)numbers[1], all = (axes == 3 ? taps : 1) * taps * taps;
-    const ORDERED width = (ORDERED)dims[4], area = (ORDERED)(dims[3] * dims[4]);
-    for (int axis = 0; axis < axes; axis++)
-        OF_TYPE(find_taps_of_axis)(grid + axes - 1 - axis, axes, count, dims[5 - axes + axis], taps, (int)numbers[2],
-                                   (int)numbers[3], with_slopes, of + axis);
-    for (int tap = 0; tap < all; tap++) {
-        const int x = tap % taps, y = tap / taps % taps, z = tap / taps / taps;
-        const OF_TYPE(taps_of_axis) *right = of + axes - 1, *down = of + axes - 2;
-        ORDERED *RESTRICT index = made->index + tap * count;
-        REAL *RESTRICT weight = made->weight + tap * count, *RESTRICT first = made->slope[0] + tap * count;
-        REAL *RESTRICT second = made->slope[1] + tap * count, *RESTRICT third = made->slope[2] + tap * count;
-        for (word k = 0; axes == 2 && k < count; k++)
-            index[k] = down->index[y][k] * width + right->index[x][k];
-        for (word k = 0; axes == 2 && !with_slopes && k < count; k++)
-            weight[k] = down->weight[y][k] * right->weight[x][k];
-        for (word k = 0; axes == 2 && with_slopes && k < count; k++) {
-            first[k] = down->slope[y][k] * right->weight[x][k];
-            second[k] = down->weight[y][k] * right->slope[x][k];
+    OF_TYPE(taps_of_axis) *row = &made->row;
+    for (int r = taps * taps - 1; r >= 0; r--) { /* from the last: what is read was not written over yet */
+        const int y = r % taps, z = r / taps;
+        for (word k = 0; with_slopes && k < count; k++) {
+            made->deep[r][k] = first->slope[z][k] * row->weight[y][k];
+            row->slope[r][k] = first->weight[z][k] * row->slope[y][k];
         }
-        for (word k = 0; axes == 3 && k < count; k++)
-            index[k] = of->index[z][k] * area + down->index[y][k] * width + right->index[x][k];
-        for (word k = 0; axes == 3 && !with_slopes && k < count; k++)
-            weight[k] = of->weight[z][k] * down->weight[y][k] * right->weight[x][k];
-        for (word k = 0; axes == 3 && with_slopes && k < count; k++) {
-            first[k] = of->slope[z][k] * down->weight[y][k] * right->weight[x][k];
-            second[k] = of->weight[z][k] * down->slope[y][k] * right->weight[x][k];
-            third[k] = of->weight[z][k] * down->weight[y][k] * right->slope[x][k];
+        for (word k = 0; k < count; k++) {
+            row->index[r][k] = first->index[z][k] * height + row->index[y][k];
+            row->weight[r][k] = first->weight[z][k] * row->weight[y][k];
         }
     }
 }
 
-/* How many taps there are, and how many positions to sample at a time. Channel after channel is read at these: with few
- * positions, lines of many channels would push each other out of the cache. */
-INLINE word OF_TYPE(count_of_taps)(const double *numbers, word *positions)
+/* Find the taps of `count` positions in all axes; lengths and numbers are those of `grid_sample`. Return how many rows
+ * there are. */
+FOR_EACH_PROCESSOR static int OF_TYPE(find_taps)(const REAL *grid, word count, const word *dims, const double *numbers,
+                                                 int with_slopes, OF_TYPE(taps) *RESTRICT made)
 {
-    const word taps = (word)numbers[1], all = (numbers[0] == 3 ? taps : 1) * taps * taps;
-    *positions = TAPS / all < POSITIONS ? TAPS / all : POSITIONS;
-    return all;
+    ALIGNED OF_TYPE(taps_of_axis) first;
+    const int axes = (int)numbers[0], taps = (int)numbers[1], rows = (axes == 3 ? taps : 1) * taps;
+    const ORDERED width = (ORDERED)dims[4], (*column)[POSITIONS] = made->column.index;
+    for (int axis = 0; axis < axes; axis++)
+        OF_TYPE(find_taps_of_axis)(grid + axis, axes, count, dims[4 - axis], taps, (int)numbers[2], (int)numbers[3],
+                                   with_slopes, axis == 0 ? &made->column : axis == 1 ? &made->row : &first);
+    if (axes == 3)
+        OF_TYPE(join_axes)(&first, count, taps, (ORDERED)dims[3], with_slopes, made);
+    for (int r = 0; r < rows; r++)
+        for (word k = 0; k < count; k++)
+            made->row.index[r][k] *= width;
+    for (int t = 0; taps < 4 && t < rows * taps; t++)
+        for (word k = 0; k < count; k++)
+            made->at[t][k] = made->row.index[t / taps][k] + column[t % taps][k];
+    for (int r = 0; taps == 4 && r < rows; r++)
+        for (word k = 0; k < count; k++) {
+            const ORDERED at = column[0][k];
+            const int is_apart = (column[1][k] ^ (at + 1)) | (column[2][k] ^ (at + 2)) | (column[3][k] ^ (at + 3));
+            made->at[r][k] = is_apart ? -1 : made->row.index[r][k] + at;
+        }
+    return rows;
 }
 
-/* Add four taps to sums of numbers times weights; the first ones begin the sums. */
-INLINE void OF_TYPE(add_four_taps)(const REAL *RESTRICT x, const ORDERED *RESTRICT index, const REAL *RESTRICT weight,
-                                   word count, int is_first, REAL *RESTRICT out)
+/* Add the numbers of two rows of two taps, times weights, to sums; the first rows begin the sums. */
+INLINE void OF_TYPE(add_pairs)(const REAL *RESTRICT x, const OF_TYPE(taps) *RESTRICT taps, int r, word count,
+                               REAL *RESTRICT out)
 {
-    const ORDERED *a = index, *b = a + count, *c = b + count, *d = c + count;
-    const REAL *u = weight, *v = u + count, *w = v + count, *z = w + count;
-    if (is_first)
-        for (word k = 0; k < count; k++)
-            out[k] = x[a[k]] * u[k] + x[b[k]] * v[k] + x[c[k]] * w[k] + x[d[k]] * z[k];
-    else
-        for (word k = 0; k < count; k++)
-            out[k] = out[k] + x[a[k]] * u[k] + x[b[k]] * v[k] + x[c[k]] * w[k] + x[d[k]] * z[k];
+    const ORDERED *a = taps->at[2 * r], *b = taps->at[2 * r + 1], *c = taps->at[2 * r + 2], *d = taps->at[2 * r + 3];
+    const REAL *up = taps->row.weight[r], *down = taps->row.weight[r + 1];
+    const REAL *near = taps->column.weight[0], *far = taps->column.weight[1];
+    for (word k = 0; r == 0 && k < count; k++)
+        out[k] = x[a[k]] * (up[k] * near[k]) + x[b[k]] * (up[k] * far[k]) + x[c[k]] * (down[k] * near[k]) +
+                 x[d[k]] * (down[k] * far[k]);
+    for (word k = 0; r != 0 && k < count; k++)
+        out[k] = out[k] + x[a[k]] * (up[k] * near[k]) + x[b[k]] * (up[k] * far[k]) + x[c[k]] * (down[k] * near[k]) +
+                 x[d[k]] * (down[k] * far[k]);
+}
+
+/* Read the numbers of rows of four taps, position after position: in half of the time that each tap of all positions
+ * takes, as processors read numbers at an index one at a time. */
+INLINE void OF_TYPE(read_fours)(const REAL *RESTRICT x, const OF_TYPE(taps) *RESTRICT taps, int r, word count,
+                                REAL *RESTRICT made)
+{
+    for (word k = 0; k < count; k++)
+        if (taps->at[r][k] >= 0)
+            memcpy(made + 4 * k, x + taps->at[r][k], 4 * sizeof(REAL));
+        else
+            for (int tap = 0; tap < 4; tap++)
+                made[4 * k + tap] = x[taps->row.index[r][k] + taps->column.index[tap][k]];
+}
+
+/* Add the numbers of a row of four taps, times weights, to sums; the first row begins the sums. */
+INLINE void OF_TYPE(add_fours)(const REAL *RESTRICT x, const OF_TYPE(taps) *RESTRICT taps, int r, word count,
+                               REAL *RESTRICT out)
+{
+    ALIGNED REAL read[4 * POSITIONS];
+    const REAL *down = taps->row.weight[r], *a = taps->column.weight[0], *b = taps->column.weight[1];
+    const REAL *c = taps->column.weight[2], *d = taps->column.weight[3];
+    OF_TYPE(read_fours)(x, taps, r, count, read);
+    for (word k = 0; r == 0 && k < count; k++)
+        out[k] = read[4 * k] * (down[k] * a[k]) + read[4 * k + 1] * (down[k] * b[k]) +
+                 read[4 * k + 2] * (down[k] * c[k]) + read[4 * k + 3] * (down[k] * d[k]);
+    for (word k = 0; r != 0 && k < count; k++)
+        out[k] = out[k] + read[4 * k] * (down[k] * a[k]) + read[4 * k + 1] * (down[k] * b[k]) +
+                 read[4 * k + 2] * (down[k] * c[k]) + read[4 * k + 3] * (down[k] * d[k]);
 }
 
 /* Arrays: images, positions, numbers at these. Lengths: images, channels, depth (1 of planes), height, width, positions.
@@ -202,44 +236,64 @@ KERNEL(grid_sample)
 {
     const double *numbers = (const double *)context;
     const word channels = dims[1], size = dims[2] * dims[3] * dims[4], n = dims[5], axes = (word)numbers[0];
-    word most;
-    const word all = OF_TYPE(count_of_taps)(numbers, &most);
+    const int columns = (int)numbers[1];
     ALIGNED OF_TYPE(taps) taps;
     UNUSED;
     for (word image = 0; image < dims[0]; image++)
-        for (word start = 0; start < n; start += most) {
-            const word count = n - start < most ? n - start : most;
-            OF_TYPE(find_taps)((const REAL *)data[1] + (image * n + start) * axes, count, dims, numbers, 0, &taps);
+        for (word start = 0; start < n; start += POSITIONS) {
+            const word count = n - start < POSITIONS ? n - start : POSITIONS;
+            const int rows = OF_TYPE(find_taps)((const REAL *)data[1] + (image * n + start) * axes, count, dims, numbers,
+                                                0, &taps);
+            for (word k = 0; columns == 1 && k < count; k++)
+                taps.row.weight[0][k] *= taps.column.weight[0][k];
             for (word c = image * channels; c < (image + 1) * channels; c++) {
                 const REAL *RESTRICT x = (const REAL *)data[0] + c * size;
-                ALIGNED REAL out[POSITIONS]; /* as reads wait for writes whose addresses are the same in their last 12 bits */
-                for (word k = 0; all == 1 && k < count; k++)
-                    out[k] = x[taps.index[k]] * taps.weight[k];
-                for (word t = 0; t + 4 <= all; t += 4)
-                    OF_TYPE(add_four_taps)(x, taps.index + t * count, taps.weight + t * count, count, t == 0, out);
+                ALIGNED REAL out[POSITIONS]; /* as reads wait for writes whose addresses have the same last 12 bits */
+                for (word k = 0; columns == 1 && k < count; k++)
+                    out[k] = x[taps.at[0][k]] * taps.row.weight[0][k];
+                for (int r = 0; columns == 2 && r < rows; r += 2)
+                    OF_TYPE(add_pairs)(x, &taps, r, count, out);
+                for (int r = 0; columns == 4 && r < rows; r++)
+                    OF_TYPE(add_fours)(x, &taps, r, count, out);
                 memcpy((REAL *)data[2] + c * n + start, out, count * sizeof(REAL));
             }
         }
     return 0;
 }
 
-/* Add, for each axis, the derivatives of the numbers of one channel times their cotangents. */
-INLINE void OF_TYPE(add_slopes)(const REAL *RESTRICT x, const REAL *RESTRICT g, const OF_TYPE(taps) *RESTRICT taps,
-                                word all, word axes, word count, REAL sums[3][POSITIONS])
+/* Add, for each axis from the last, the derivatives of the numbers of two rows of two taps times their cotangents. */
+INLINE void OF_TYPE(derive_pairs)(const REAL *RESTRICT x, const REAL *RESTRICT g, const OF_TYPE(taps) *RESTRICT taps,
+                                  int r, int is_deep, word count, REAL sums[RESTRICT 3][POSITIONS])
 {
-    for (word t = 0; t + 4 <= all; t += 4) {
-        const word at = t * count;
-        const ORDERED *a = taps->index + at, *b = a + count, *c = b + count, *d = c + count;
-        const REAL *down = taps->slope[0] + at, *right = taps->slope[1] + at, *last = taps->slope[2] + at;
-        for (word k = 0; k < count; k++) {
-            const REAL p = x[a[k]], q = x[b[k]], r = x[c[k]], s = x[d[k]];
-            sums[0][k] += (p * down[k] + q * down[k + count] + r * down[k + 2 * count] + s * down[k + 3 * count]) * g[k];
-            sums[1][k] +=
-                (p * right[k] + q * right[k + count] + r * right[k + 2 * count] + s * right[k + 3 * count]) * g[k];
-        }
-        for (word k = 0; axes == 3 && k < count; k++)
-            sums[2][k] += (x[a[k]] * last[k] + x[b[k]] * last[k + count] + x[c[k]] * last[k + 2 * count] +
-                           x[d[k]] * last[k + 3 * count]) * g[k];
+    const ORDERED *a = taps->at[2 * r], *b = taps->at[2 * r + 1], *c = taps->at[2 * r + 2], *d = taps->at[2 * r + 3];
+    const REAL(*weight)[POSITIONS] = taps->column.weight, (*slope)[POSITIONS] = taps->column.slope;
+    const REAL(*row)[POSITIONS] = taps->row.weight + r, (*turn)[POSITIONS] = taps->row.slope + r;
+    const REAL(*deep)[POSITIONS] = taps->deep + r;
+    for (word k = 0; k < count; k++) {
+        const REAL p = x[a[k]], q = x[b[k]], s = x[c[k]], t = x[d[k]];
+        const REAL upper = p * weight[0][k] + q * weight[1][k], lower = s * weight[0][k] + t * weight[1][k];
+        const REAL up = p * slope[0][k] + q * slope[1][k], down = s * slope[0][k] + t * slope[1][k];
+        sums[0][k] += (up * row[0][k] + down * row[1][k]) * g[k];
+        sums[1][k] += (upper * turn[0][k] + lower * turn[1][k]) * g[k];
+        if (is_deep)
+            sums[2][k] += (upper * deep[0][k] + lower * deep[1][k]) * g[k];
+    }
+}
+
+/* The same of a row of four taps. */
+INLINE void OF_TYPE(derive_fours)(const REAL *RESTRICT x, const REAL *RESTRICT g, const OF_TYPE(taps) *RESTRICT taps,
+                                  int r, word count, REAL sums[RESTRICT 3][POSITIONS])
+{
+    ALIGNED REAL read[4 * POSITIONS];
+    const REAL(*weight)[POSITIONS] = taps->column.weight, (*slope)[POSITIONS] = taps->column.slope;
+    const REAL *row = taps->row.weight[r], *turn = taps->row.slope[r];
+    OF_TYPE(read_fours)(x, taps, r, count, read);
+    for (word k = 0; k < count; k++) {
+        const REAL p = read[4 * k], q = read[4 * k + 1], s = read[4 * k + 2], t = read[4 * k + 3];
+        const REAL sum = p * weight[0][k] + q * weight[1][k] + s * weight[2][k] + t * weight[3][k];
+        const REAL derived = p * slope[0][k] + q * slope[1][k] + s * slope[2][k] + t * slope[3][k];
+        sums[0][k] += derived * (row[k] * g[k]);
+        sums[1][k] += sum * (turn[k] * g[k]);
     }
 }
 
@@ -248,21 +302,26 @@ KERNEL(grid_slopes)
 {
     const double *numbers = (const double *)context;
     const word channels = dims[1], size = dims[2] * dims[3] * dims[4], n = dims[5], axes = (word)numbers[0];
-    word most;
-    const word all = OF_TYPE(count_of_taps)(numbers, &most);
+    const int columns = (int)numbers[1];
     ALIGNED OF_TYPE(taps) taps;
     UNUSED;
     for (word image = 0; image < dims[0]; image++)
-        for (word start = 0; start < n; start += most) {
-            const word count = n - start < most ? n - start : most, from = (image * n + start) * axes;
+        for (word start = 0; start < n; start += POSITIONS) {
+            const word count = n - start < POSITIONS ? n - start : POSITIONS, from = (image * n + start) * axes;
             ALIGNED REAL sums[3][POSITIONS] = {{0}};
-            OF_TYPE(find_taps)((const REAL *)data[2] + from, count, dims, numbers, 1, &taps);
-            for (word c = image * channels; c < (image + 1) * channels; c++)
-                OF_TYPE(add_slopes)((const REAL *)data[1] + c * size, (const REAL *)data[0] + c * n + start, &taps, all,
-                                    axes, count, sums);
+            const int rows = OF_TYPE(find_taps)((const REAL *)data[2] + from, count, dims, numbers, 1, &taps);
+            for (word c = image * channels; c < (image + 1) * channels; c++) {
+                const REAL *x = (const REAL *)data[1] + c * size, *g = (const REAL *)data[0] + c * n + start;
+                if (columns == 2 && axes == 2)
+                    OF_TYPE(derive_pairs)(x, g, &taps, 0, 0, count, sums);
+                for (int r = 0; columns == 2 && axes == 3 && r < rows; r += 2)
+                    OF_TYPE(derive_pairs)(x, g, &taps, r, 1, count, sums);
+                for (int r = 0; columns == 4 && r < rows; r++)
+                    OF_TYPE(derive_fours)(x, g, &taps, r, count, sums);
+            }
             for (word axis = 0; axis < axes; axis++)
                 for (word k = 0; k < count; k++)
-                    ((REAL *)data[3])[from + k * axes + axes - 1 - axis] = sums[axis][k];
+                    ((REAL *)data[3])[from + k * axes + axis] = sums[axis][k];
         }
     return 0;
 }
@@ -272,24 +331,29 @@ KERNEL(grid_spread)
 {
     const double *numbers = (const double *)context;
     const word channels = dims[1], size = dims[2] * dims[3] * dims[4], n = dims[5], axes = (word)numbers[0];
-    word most;
-    const word all = OF_TYPE(count_of_taps)(numbers, &most);
+    const int columns = (int)numbers[1];
     ALIGNED OF_TYPE(taps) taps;
+    ALIGNED ORDERED index[POSITIONS];
     UNUSED;
     memset(data[2], 0, dims[0] * channels * size * sizeof(REAL));
     for (word image = 0; image < dims[0]; image++)
-        for (word start = 0; start < n; start += most) {
-            const word count = n - start < most ? n - start : most;
-            OF_TYPE(find_taps)((const REAL *)data[1] + (image * n + start) * axes, count, dims, numbers, 0, &taps);
+        for (word start = 0; start < n; start += POSITIONS) {
+            const word count = n - start < POSITIONS ? n - start : POSITIONS;
+            const int rows = OF_TYPE(find_taps)((const REAL *)data[1] + (image * n + start) * axes, count, dims, numbers,
+                                                0, &taps);
             for (word c = image * channels; c < (image + 1) * channels; c++)
-                for (word t = 0; t < all; t++) {
-                    const REAL *RESTRICT g = (const REAL *)data[0] + c * n + start, *weight = taps.weight + t * count;
-                    const ORDERED *index = taps.index + t * count;
+                for (int t = 0; t < rows * columns; t++) {
+                    const REAL *RESTRICT g = (const REAL *)data[0] + c * n + start;
+                    const REAL *down = taps.row.weight[t / columns], *right = taps.column.weight[t % columns];
+                    const ORDERED *row = taps.row.index[t / columns], *column = taps.column.index[t % columns];
+                    const ORDERED *at = columns == 4 ? index : taps.at[t];
                     ALIGNED REAL shares[POSITIONS], *to = (REAL *)data[2] + c * size;
+                    for (word k = 0; columns == 4 && k < count; k++)
+                        index[k] = row[k] + column[k];
                     for (word k = 0; k < count; k++)
-                        shares[k] = g[k] * weight[k];
+                        shares[k] = g[k] * (down[k] * right[k]);
                     for (word k = 0; k < count; k++)
-                        to[index[k]] += shares[k];
+                        to[at[k]] += shares[k];
                 }
         }
     return 0;

@@ -512,13 +512,53 @@ def test_small_systems_are_as_exact_as_numpys(dtype: Any) -> None:
 
 
 @pytest.mark.parametrize("dtype", TYPES)
-def test_a_singular_matrix_of_a_stack_is_an_error_as_in_numpy(dtype: Any) -> None:
+def test_small_systems_of_plain_arrays_are_solved_as_those_of_tensors(
+    dtype: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("solve", "inv"):
+        monkeypatch.setattr(np.linalg, name, None)  # which is not called
+    a, b = normal(200, 6, 6, dtype=dtype), normal(200, 6, 2, dtype=dtype)
+    solve, inv = gradmgr.numpy.linalg.solve, gradmgr.numpy.linalg.inv
+    for plain, of_tensor in (
+        (solve(a, b), solve(tensor(a), b)),
+        (solve(a, b[0]), solve(tensor(a), b[0])),
+        (inv(a), inv(tensor(a))),
+    ):
+        assert type(plain) is np.ndarray
+        np.testing.assert_array_equal(plain, of_tensor.numpy())
+
+
+@pytest.mark.parametrize("of", [tensor, np.asarray], ids=["Tensor", "array"])
+@pytest.mark.parametrize("dtype", TYPES)
+def test_a_singular_matrix_of_a_stack_is_an_error_as_in_numpy(dtype: Any, of: Any) -> None:
     a = normal(20, 3, 3, dtype=dtype)
     a[7] = [[1, 2, 3], [2, 4, 6], [0, 1, 1]]
     with pytest.raises(np.linalg.LinAlgError, match="Singular matrix"):
-        np.linalg.solve(tensor(a), np.ones((3, 1), dtype))
+        gradmgr.numpy.linalg.solve(of(a), np.ones((3, 1), dtype))
     with pytest.raises(np.linalg.LinAlgError, match="Singular matrix"):
-        np.linalg.inv(tensor(a))
+        gradmgr.numpy.linalg.inv(of(a))
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        ((20, 3, 4), (3, 1)),
+        ((20, 3, 3), (4, 1)),
+        ((20, 3, 3), (19, 3, 1)),
+        ((20, 3, 3), (2, 20, 3, 1)),
+        ((20, 3, 3), (3,)),
+        ((20, 3, 3), (0, 3, 1)),
+        ((20, 3, 3), (3, 0)),
+    ],
+)
+def test_systems_of_plain_arrays_that_no_kernel_takes_are_numpys(a: tuple[int, ...], b: tuple[int, ...]) -> None:
+    def outcome(solve: Function) -> Any:
+        try:
+            return solve(normal(*a), normal(*b)).tolist()
+        except ValueError as error:
+            return type(error)
+
+    assert outcome(gradmgr.numpy.linalg.solve) == outcome(np.linalg.solve)
 
 
 def test_a_stack_with_a_matrix_near_a_singular_one_gives_numpys_numbers() -> None:

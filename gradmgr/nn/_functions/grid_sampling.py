@@ -146,7 +146,8 @@ def grid_sample(
     if 0 in x.shape[2:]:
         raise errors.ShapeError(f"grid_sample: there is nothing to sample; found an input {x.shape}")
     dtype = np.result_type(x.dtype, grid.dtype)
-    x, grid = (cast_to(t, wide_dtype(dtype)) for t in (x, grid))
+    wide = wide_dtype(dtype)
+    x, grid = cast_to(x, wide), cast_to(grid, wide)
     sampling = _Sampling(_TAPS[mode], padding_mode, bool(align_corners), (0,) * axes)
     if mode == "nearest":  # whose result does not depend on the grid
         z = _sample(x, raw(grid), sampling)
@@ -176,42 +177,53 @@ class _Sampling(NamedTuple):
         """Return the sampling whose weights are the derivatives of these along an axis."""
         return self._replace(orders=tuple([order + (k == axis) for k, order in enumerate(self.orders)]))
 
-    def taps_of_axis(self, grid: Any, n: int, axis: int) -> list[tuple[Any, Any]]:
-        """Return the numbers of elements along an axis of n numbers and their weights or None, (batch, positions)."""
+    def taps_of_axis(self, grid: Any, n: int, axis: int, *, with_slopes: bool = False) -> list[tuple[Any, list[Any]]]:
+        """Return, tap by tap along an axis of n numbers, the numbers of elements and their weights or None.
+
+        Both are (batch, positions). With slopes, after each weight comes its derivative.
+        """
         coordinate = grid[..., len(self.orders) - 1 - axis].reshape((grid.shape[0], -1))
-        taps = []
-        for position, weight in self._taps(coordinate, n, self.orders[axis]):
+        order, taps = self.orders[axis], []
+        for position, weights in self._taps(coordinate, n, [order, order + 1] if with_slopes else [order]):
             limited = np.clip(position, 0, n - 1)
             if self.padding_mode == "zeros":
                 present = (position == limited).astype(grid.dtype)
-                weight = present if weight is None else weight * present
-            taps.append((limited, weight))
+                weights = [present if weight is None else weight * present for weight in weights]
+            taps.append((limited, weights))
         return taps
 
     def all_taps(self, grid: Any, lengths: tuple[int, ...]) -> Iterator[tuple[Any, Any]]:
         """Yield the numbers of elements in a flat image and their weights, both (batch, positions), tap by tap."""
         by_axis = [self.taps_of_axis(grid, n, axis) for axis, n in enumerate(lengths)]
         for taps in itertools.product(*by_axis):
-            yield _flat_index(lengths, [position for position, _ in taps]), _product([weight for _, weight in taps])
+            weight = _product([weight for _, (weight,) in taps])
+            yield _flat_index(lengths, [position for position, _ in taps]), weight
 
-    def _taps(self, coordinate: Any, n: int, order: int) -> list[tuple[Any, Any]]:
-        """Return the positions and weights along an axis of n numbers, from coordinates from -1 to 1."""
+    def _taps(self, coordinate: Any, n: int, orders: Sequence[int]) -> list[tuple[Any, list[Any]]]:
+        """Return, tap by tap, the positions along an axis of n numbers, and a weight for each order of derivative.
+
+        Args:
+            coordinate: from -1 to 1.
+            n: the length of the axis.
+            orders: of the derivatives.
+        """
         scale = (n - 1) / 2 if self.corners else n / 2
         place = (coordinate + 1) * scale if self.corners else ((coordinate + 1) * n - 1) * 0.5
         if self.taps == 4:
             below = np.floor(place)
             positions = [_whole(np.rint(self._inside(below + k, n)), n) for k in range(-1, 3)]
-            weights = cubic_weights(place - below, order)
-            return [(p, w * scale**order if order else w) for p, w in zip(positions, weights, strict=True)]
+            weights = [
+                [w * scale**order if order else w for w in cubic_weights(place - below, order)] for order in orders
+            ]
+            return [(position, [of[tap] for of in weights]) for tap, position in enumerate(positions)]
         within = self._inside(place, n)
         if self.taps == 1:
-            return [(_whole(np.rint(within), n), None)]
+            return [(_whole(np.rint(within), n), [None] * len(orders))]
         floor = np.floor(within)
         below, t = _whole(floor, n), within - floor
-        if order == 0:
-            return [(below, 1 - t), (below + 1, t)]
-        slope = self._slope(place, n) * scale if order == 1 else t * 0
-        return [(below, -slope), (below + 1, slope)]
+        rising = [t if order == 0 else self._slope(place, n) * scale if order == 1 else t * 0 for order in orders]
+        falling = [1 - t if order == 0 else -weight for order, weight in zip(orders, rising, strict=True)]
+        return [(below, falling), (below + 1, rising)]
 
     def _bounds(self, n: int) -> tuple[float, float]:
         """Return the lowest number that is mirrored at, and the span to the highest."""
@@ -238,7 +250,8 @@ class _Sampling(NamedTuple):
 def _flat_index(lengths: tuple[int, ...], positions: Sequence[Any]) -> Any:
     index = positions[0]
     for n, position in zip(lengths[1:], positions[1:], strict=True):
-        index = index * n + position
+        index = index * n  # and not in one line: a large array takes longer to get than to write
+        index += position
     return index
 
 
@@ -343,17 +356,16 @@ def _grid_vjp(g: Any, x: Any, grid: Any, sampling: _Sampling) -> Any:
 
 
 def _slopes_by_numpy(g: Any, x: Any, grid: Any, sampling: _Sampling) -> Any:
-    """Return what `_grid_vjp` does; each tap is read once for all axes."""
+    """Return what `_grid_vjp` does; each tap is found and read once for all axes."""
     lengths, axes = x.shape[2:], range(x.ndim - 2)
-    weights = [sampling.taps_of_axis(grid, n, axis) for axis, n in enumerate(lengths)]
-    slopes = [sampling.derived(axis).taps_of_axis(grid, n, axis) for axis, n in enumerate(lengths)]
+    by_axis = [sampling.taps_of_axis(grid, n, axis, with_slopes=True) for axis, n in enumerate(lengths)]
     flat, g = x.reshape((*x.shape[:2], -1)), g.reshape((*g.shape[:2], -1))
     totals: list[Any] = [0] * len(axes)
-    for taps in itertools.product(range(len(weights[0])), repeat=len(axes)):
-        index = _flat_index(lengths, [weights[axis][tap][0] for axis, tap in enumerate(taps)])
+    for taps in itertools.product(*by_axis):
+        index = _flat_index(lengths, [position for position, _ in taps])
         part = np.einsum("ncp,ncp->np", g, _read(flat, index))
         for axis in axes:
-            factors = [(slopes if k == axis else weights)[k][tap][1] for k, tap in enumerate(taps)]
+            factors = [slope if k == axis else weight for k, (_, (weight, slope)) in enumerate(taps)]
             totals[axis] = totals[axis] + part * _product(factors)
     return np.stack([totals[axis].reshape(grid.shape[:-1]) for axis in reversed(axes)], axis=-1)
 
