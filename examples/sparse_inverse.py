@@ -12,7 +12,7 @@ import numpy
 from matplotlib.figure import Figure
 from numpy.random import default_rng
 from scipy.optimize import minimize
-from scipy.sparse import kron
+from scipy.sparse import csr_array, kron
 from tqdm.auto import tqdm
 
 import gradmgr.numpy as np
@@ -29,7 +29,7 @@ def inclusions(n):
 def refinement(n, coarse):
     """Return the sparse matrix that interpolates a map of coarse x coarse numbers to n x n cells."""
     hats = numpy.maximum(0, 1 - abs(numpy.linspace(0, coarse - 1, n)[:, None] - numpy.arange(coarse)))
-    return kron(hats, hats, "csr")
+    return kron(csr_array(hats), hats, "csr")
 
 
 class Plate:

@@ -1072,7 +1072,9 @@ DTYPES: dict[str, tuple[Callable[..., Any], Callable[[], list[Any]]]] = {
     ),
     "dates": (
         lambda x: x - x[0] + np.timedelta64(1, "D"),
-        lambda: calls_with(*[np.array(["2020-01-01", "2020-01-03"], "M8[D]") + k * k for k in range(6)]),
+        lambda: calls_with(
+            *[np.array(["2020-01-01", "2020-01-03"], "M8[D]") + np.timedelta64(k * k, "D") for k in range(6)]
+        ),
     ),
     "objects": (lambda x: x + x, lambda: calls_with(*[np.array([k, 2.5, "a" * k], object) for k in range(6)])),
     "texts": (lambda x: x == "b1", lambda: calls_with(*[np.array([f"a{k}", f"b{k % 2}"]) for k in range(6)])),
