@@ -562,7 +562,8 @@ def _record(managers: Sequence[GradManager]) -> None:
     before = [manager._tape for manager in managers]
     try:
         try:
-            tapes = [manager._begin() for manager in managers]
+            # No comprehension: from CPython 3.12 on an exception between two of its turns passes by the handlers here.
+            tapes = list(map(GradManager._begin, managers))
             enter_recorders(*tapes)
             for manager, tape in zip(managers, tapes, strict=True):
                 if manager._with_stack:
