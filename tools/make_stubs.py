@@ -456,12 +456,19 @@ def namespace_stub(module: ModuleType, library: ModuleType | None, prefix: str, 
     return file_text(title, lines, [f"__all__ = [\n{names}]\n", *body])
 
 
+# What Python itself puts into a class; the last two from 3.13 on.
+NO_MEMBERS = {
+    *("__doc__", "__module__", "__slots__", "__annotations__", "__weakref__", "__dict__"),
+    *("__firstlineno__", "__static_attributes__"),
+}
+
+
 def member_stub() -> str:
     """Write the base class that tells type checkers of Tensor's bound members."""
     own = declared_in_class()
     body = []
     for name, member in sorted(vars(gradmgr.Tensor).items()):
-        if name in own or name in ("__doc__", "__module__", "__slots__", "__annotations__", "__weakref__", "__dict__"):
+        if name in own or name in NO_MEMBERS:
             continue
         if name.startswith("_") and not name.startswith("__"):
             continue
