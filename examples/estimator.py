@@ -40,7 +40,7 @@ class GradRegressor(RegressorMixin, BaseEstimator):
 
     def fit(self, X, y):  # noqa: N803  # scikit-learn's name
         """Fit to X of shape (rows, columns) and y of shape (rows,)."""
-        X, y = validate_data(self, X, y, dtype="float64", y_numeric=True)  # noqa: N806
+        X, y = validate_data(self, X, y, dtype="float64", y_numeric=True)  # noqa: N806  # scikit-learn's name
         rng = numpy.random.default_rng(self.random_state)
         self.center_ = numpy.median(y)
         self.scale_ = numpy.median(abs(y - self.center_)) or 1.0  # which outliers do not change
@@ -67,10 +67,10 @@ class GradRegressor(RegressorMixin, BaseEstimator):
         self.weights_, self.n_iter_ = problem.unflatten(found.x), max(found.nit, 1)
         return self
 
-    def predict(self, X):  # noqa: N803
+    def predict(self, X):  # noqa: N803  # scikit-learn's name
         """Return predictions of shape (rows,)."""
         check_is_fitted(self)
-        X = validate_data(self, X, dtype="float64", reset=False)  # noqa: N806
+        X = validate_data(self, X, dtype="float64", reset=False)  # noqa: N806  # scikit-learn's name
         y = network(self.weights_, tensor((X - self.shift_) / self.spread_, device=self.device))
         return y.to("cpu").numpy() * self.scale_ + self.center_
 

@@ -306,7 +306,7 @@ class _Collective(_Posted):
         return self._requests is not None
 
     def is_moved_by_polls(self) -> bool:
-        return bool(self._requests) and not isinstance(self._requests[-1], Reduction)  # type: ignore[index]
+        return bool(self._requests) and not isinstance(self._requests[-1], Reduction)  # type: ignore[index]  # not None
 
     def is_agreed(self, tries: int) -> bool:
         """Return whether the agreement is complete."""

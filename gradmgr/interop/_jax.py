@@ -98,14 +98,14 @@ class _JaxCall:
             return self._gradients(xs, gs)
 
         call.defvjp(forward, backward)
-        return call  # type: ignore[no-any-return]
+        return call  # type: ignore[no-any-return]  # of JAX, which may be absent
 
     def _called(self, xs: Sequence[Any]) -> tuple[Any, ...]:
         if not any(isinstance(x, self._jax.core.Tracer) for x in xs):
             return tuple(map(self._jax.numpy.asarray, self._compute_arrays(xs)))
         shapes = self._result_shapes(xs)
         call_back = functools.partial(self._compute_checked, shapes)
-        return self._jax.pure_callback(call_back, shapes, *xs, vmap_method="sequential")  # type: ignore[no-any-return]
+        return self._jax.pure_callback(call_back, shapes, *xs, vmap_method="sequential")  # type: ignore[no-any-return]  # of JAX, which may be absent
 
     def _result_shapes(self, xs: Sequence[Any]) -> tuple[Any, ...]:
         try:
@@ -267,7 +267,7 @@ class _JaxLibrary:
     def vjp_of(self, compute: Compute, count: int, needed: Sequence[int]) -> Compute:
         def vjp(*given: Any) -> tuple[Any, ...]:
             _, pull = self._differentiated(compute, given[:count], needed)
-            return pull(given[count:])  # type: ignore[no-any-return]
+            return pull(given[count:])  # type: ignore[no-any-return]  # of JAX, which may be absent
 
         return vjp
 
@@ -276,9 +276,9 @@ class _JaxLibrary:
             points = tuple([given[k] for k in varied])
             tangents = tuple([t.astype(x.dtype) for t, x in zip(given[count:], points, strict=True)])
             function = self._of(compute, given[:count], varied)
-            return self._jax.jvp(function, points, tangents, has_aux=True)[1]  # type: ignore[no-any-return]
+            return self._jax.jvp(function, points, tangents, has_aux=True)[1]  # type: ignore[no-any-return]  # of JAX, which may be absent
 
         return jvp
 
     def batched(self, compute: Compute, in_dims: tuple[int | None, ...]) -> Compute:
-        return self._jax.vmap(compute, in_axes=in_dims)  # type: ignore[no-any-return]
+        return self._jax.vmap(compute, in_axes=in_dims)  # type: ignore[no-any-return]  # of JAX, which may be absent

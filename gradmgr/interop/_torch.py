@@ -127,11 +127,11 @@ def _is_tensor(value: Any) -> bool:
 def _apply(torch: Any, node: Any, compute: Compute, tensors: Sequence[Any]) -> tuple[Any, ...]:
     records = torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
     varied = [k for k, t in enumerate(tensors) if _is_differentiable(t)]
-    return node.apply(_TorchCall(torch, node, compute, varied, records), *tensors)  # type: ignore[no-any-return]
+    return node.apply(_TorchCall(torch, node, compute, varied, records), *tensors)  # type: ignore[no-any-return]  # of torch, which may be absent
 
 
 def _is_differentiable(t: Any) -> bool:
-    return t.is_floating_point() or t.is_complex()  # type: ignore[no-any-return]
+    return t.is_floating_point() or t.is_complex()  # type: ignore[no-any-return]  # of torch, which may be absent
 
 
 class _TorchCall:
@@ -339,7 +339,7 @@ class _TorchLibrary:
             if not pairs:
                 return [None] * len(leaves)
             outs, cotangents = zip(*pairs, strict=True)
-            return torch.autograd.grad(  # type: ignore[no-any-return]
+            return torch.autograd.grad(  # type: ignore[no-any-return]  # of torch, which may be absent
                 outs, leaves, cotangents, retain_graph=True, allow_unused=True
             )
 
@@ -349,7 +349,7 @@ class _TorchLibrary:
         def vjp(*given: Any) -> tuple[Any, ...]:
             xs = given[:count]
             _, pull = self._torch.func.vjp(self._of(compute, xs, needed), *[xs[k] for k in needed])
-            return pull(given[count:])  # type: ignore[no-any-return]
+            return pull(given[count:])  # type: ignore[no-any-return]  # of torch, which may be absent
 
         return vjp
 
@@ -357,7 +357,7 @@ class _TorchLibrary:
         def jvp(*given: Any) -> tuple[Any, ...]:
             xs = given[:count]
             points = tuple([xs[k] for k in varied])
-            return self._torch.func.jvp(self._of(compute, xs, varied), points, given[count:])[1]  # type: ignore[no-any-return]
+            return self._torch.func.jvp(self._of(compute, xs, varied), points, given[count:])[1]  # type: ignore[no-any-return]  # of torch, which may be absent
 
         return jvp
 
@@ -373,4 +373,4 @@ class _TorchLibrary:
         return call
 
     def batched(self, compute: Compute, in_dims: tuple[int | None, ...]) -> Compute:
-        return self._torch.func.vmap(compute, in_dims=in_dims)  # type: ignore[no-any-return]
+        return self._torch.func.vmap(compute, in_dims=in_dims)  # type: ignore[no-any-return]  # of torch, which may be absent

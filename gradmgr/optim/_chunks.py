@@ -450,7 +450,7 @@ class Chunk:
                 if RowSparse in map(type, held) or later.rows == "need":
                     grads = self._arrays_or_rows(held, later.rows)
                 else:
-                    grads = [g._array for g in held]  # type: ignore[union-attr]
+                    grads = [g._array for g in held]  # type: ignore[union-attr]  # see above
             else:
                 grads = given
             shapes = [g.shape for g in grads]

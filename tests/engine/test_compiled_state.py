@@ -472,7 +472,7 @@ def _of_closure() -> Any:
 
 
 _CLOSURE, _CLOSED = _of_closure()
-_DEFAULT, _KWDEFAULT = _of_default.__defaults__[0], _of_kwdefault.__kwdefaults__["data"]  # type: ignore[index]
+_DEFAULT, _KWDEFAULT = _of_default.__defaults__[0], _of_kwdefault.__kwdefaults__["data"]  # type: ignore[index]  # both have one
 
 # A step, and the array that it reads.
 NAMED: dict[str, tuple[Callable[[Any], Any], Any]] = {

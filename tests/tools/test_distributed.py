@@ -809,7 +809,7 @@ class TwoRanks(_nccl.NCCLGroup):
         into[...] = {"sum": np.add, "prod": np.multiply, "min": np.minimum}[op](rows[1], rows[1])
 
 
-class Device(nullcontext):  # type: ignore[type-arg]
+class Device(nullcontext):  # type: ignore[type-arg]  # enters with itself
     """The GPU that is current."""
 
     id = 0

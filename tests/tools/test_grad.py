@@ -46,10 +46,10 @@ def test_a_dict_of_inputs_gives_a_dict() -> None:
         y = (x * x * w).sum()
         found = grad(y, {"w": w, "x": x}, retain_graph=True)
         assert list(found) == ["w", "x"]
-        assert found["w"].tolist() == 5.0  # type: ignore[union-attr]
-        assert found["x"].tolist() == [6.0, 12.0]  # type: ignore[union-attr]
+        assert found["w"].tolist() == 5.0  # type: ignore[union-attr]  # None would fail the test
+        assert found["x"].tolist() == [6.0, 12.0]  # type: ignore[union-attr]  # None would fail the test
         filled = grad(x.sum(), {"w": w}, materialize_grads=True, retain_graph=True)
-        assert filled["w"].tolist() == 0.0  # type: ignore[union-attr]
+        assert filled["w"].tolist() == 0.0  # type: ignore[union-attr]  # None would fail the test
         assert grad(x.sum(), {0: w}, allow_unused=True, retain_graph=True) == {0: None}
         with pytest.raises(ValueError, match="inputs is empty"):
             grad(y, {})

@@ -173,7 +173,7 @@ def holomorphic_grad(fun: Function, x: Any) -> Any:
 
 def grad_named(fun: Function, argname: str) -> Function:
     """Return the gradient by the argument of this name, which must be passed by position."""
-    return grad(fun, list(inspect.signature(fun).parameters).index(argname))  # type: ignore[no-any-return]
+    return grad(fun, list(inspect.signature(fun).parameters).index(argname))  # type: ignore[no-any-return]  # of a function of the program
 
 
 @unary_to_nary
@@ -196,7 +196,7 @@ def hessian_tensor_product(fun: Function, argnum: int = 0) -> Function:
         *args_of_fun, tensor = args
         return gnp.tensordot(gradient(*args_of_fun, **kwargs), tensor, np.ndim(_array(tensor)))
 
-    return grad(product, argnum)  # type: ignore[no-any-return]
+    return grad(product, argnum)  # type: ignore[no-any-return]  # of a function of the program
 
 
 hessian_vector_product = hvp = hessian_tensor_product
@@ -209,7 +209,7 @@ def tensor_jacobian_product(fun: Function, argnum: int = 0) -> Function:
         *args_of_fun, tensor = args
         return gnp.tensordot(tensor, fun(*args_of_fun, **kwargs), axes=np.ndim(_array(tensor)))
 
-    return jacobian(product, argnum)  # type: ignore[no-any-return]
+    return jacobian(product, argnum)  # type: ignore[no-any-return]  # of a function of the program
 
 
 vector_jacobian_product = tensor_jacobian_product
@@ -238,7 +238,7 @@ def make_ggnvp(f: Function, g: Function = _half_square, f_argnum: int = 0) -> Fu
         f_jvp, _ = core.make_vjp(recording.vjp, vspace(gradient).zeros())
         return lambda v: recording.vjp(hessian_of_g(f_jvp(v)))
 
-    return unary_to_nary(at)(f, f_argnum)  # type: ignore[no-any-return]
+    return unary_to_nary(at)(f, f_argnum)  # type: ignore[no-any-return]  # of a function of the program
 
 
 @unary_to_nary

@@ -14,7 +14,7 @@ __all__ = ["convolve"]
 Axes = Sequence[Sequence[int]]
 
 
-def convolve(A: Any, B: Any, axes: Axes | None = None, dot_axes: Axes = ((), ()), mode: str = "full") -> Any:  # noqa: N803
+def convolve(A: Any, B: Any, axes: Axes | None = None, dot_axes: Axes = ((), ()), mode: str = "full") -> Any:  # noqa: N803  # autograd's names
     """Return the convolution of two arrays along some axes, summed over others.
 
     Args:
