@@ -13,7 +13,7 @@ from gradmgr import special
 from gradmgr._arrays.drawing import drawn, noise
 from gradmgr._engine.tensor import raw
 from gradmgr.distributions._distribution import Distribution, Shape, full_like_shape
-from gradmgr.distributions.constraints import Constraint, nonnegative, positive, real, unit_interval
+from gradmgr.distributions.constraints import nonnegative, positive, real, unit_interval
 from gradmgr.ops.incomplete_gamma import reparameterized_log_gamma
 
 _LOG_ROOT_2PI = math.log(2 * math.pi) / 2
@@ -51,15 +51,11 @@ class LocationScale(Distribution):
 
     has_rsample = True
     arg_constraints = MappingProxyType({"loc": real, "scale": positive})
+    _support = real
     _kind_of_noise: ClassVar[str]
 
     def __init__(self, loc: Any, scale: Any, validate_args: bool = True) -> None:
         super().__init__(validate_args, loc=loc, scale=scale)
-
-    @property
-    def support(self) -> Constraint:
-        """What the values are."""
-        return real
 
     def _draw(self, rng: np.random.Generator, shape: Shape, loc: Any, scale: Any) -> Any:
         return loc + scale * noise(self._kind_of_noise, rng, shape, raw(loc))
@@ -144,15 +140,11 @@ class Gamma(Distribution):
 
     has_rsample = True
     arg_constraints = MappingProxyType({"concentration": positive, "rate": positive})
+    _support = nonnegative
     _inner = 1.0
 
     def __init__(self, concentration: Any, rate: Any, validate_args: bool = True) -> None:
         super().__init__(validate_args, concentration=concentration, rate=rate)
-
-    @property
-    def support(self) -> Constraint:
-        """What the values are."""
-        return nonnegative
 
     def _draw(self, rng: np.random.Generator, shape: Shape, concentration: Any, rate: Any) -> Any:
         return gnp.exp(log_gamma_variate(rng, shape, concentration)) / rate
@@ -206,15 +198,11 @@ class Beta(Distribution):
 
     has_rsample = True
     arg_constraints = MappingProxyType({"concentration1": positive, "concentration0": positive})
+    _support = unit_interval
     _inner = 0.5
 
     def __init__(self, concentration1: Any, concentration0: Any, validate_args: bool = True) -> None:
         super().__init__(validate_args, concentration1=concentration1, concentration0=concentration0)
-
-    @property
-    def support(self) -> Constraint:
-        """What the values are."""
-        return unit_interval
 
     def _draw(self, rng: np.random.Generator, shape: Shape, a: Any, b: Any) -> Any:
         return special.expit(log_gamma_variate(rng, shape, a) - log_gamma_variate(rng, shape, b))
@@ -264,14 +252,10 @@ class StudentT(Distribution):
 
     has_rsample = True
     arg_constraints = MappingProxyType({"df": positive, "loc": real, "scale": positive})
+    _support = real
 
     def __init__(self, df: Any, loc: Any = 0.0, scale: Any = 1.0, validate_args: bool = True) -> None:
         super().__init__(validate_args, df=df, loc=loc, scale=scale)
-
-    @property
-    def support(self) -> Constraint:
-        """What the values are."""
-        return real
 
     def _draw(self, rng: np.random.Generator, shape: Shape, df: Any, loc: Any, scale: Any) -> Any:
         half = df / 2

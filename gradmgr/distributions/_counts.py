@@ -80,15 +80,11 @@ class Geometric(WithProbability):
     """
 
     arg_constraints = MappingProxyType({"probs": unit_interval, "logits": real})
+    _support = nonnegative_integer
     _requirements = MappingProxyType({"probs": _SOME_CHANCE})
 
     def __init__(self, probs: Any = None, logits: Any = None, validate_args: bool = True) -> None:
         super().__init__(validate_args, **one_of("Geometric", probs, logits))
-
-    @property
-    def support(self) -> Constraint:
-        """What the values are."""
-        return nonnegative_integer
 
     def _draw(self, rng: np.random.Generator, shape: Shape, parameter: Any) -> Any:
         return drawn(_draw_geometric, rng, full_like_shape(self._probs(parameter), shape))
@@ -190,14 +186,10 @@ class NegativeBinomial(WithProbability):
     """
 
     arg_constraints = MappingProxyType({"total_count": positive, "probs": half_open_interval(0.0, 1.0), "logits": real})
+    _support = nonnegative_integer
 
     def __init__(self, total_count: Any, probs: Any = None, logits: Any = None, validate_args: bool = True) -> None:
         super().__init__(validate_args, total_count=total_count, **one_of("NegativeBinomial", probs, logits))
-
-    @property
-    def support(self) -> Constraint:
-        """What the values are."""
-        return nonnegative_integer
 
     def _odds(self, parameter: Any) -> Any:
         return gnp.exp(parameter) if self._has_logits else parameter / (1 - parameter)

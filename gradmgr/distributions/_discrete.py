@@ -109,14 +109,10 @@ class Bernoulli(WithProbability):
     """
 
     arg_constraints = MappingProxyType({"probs": unit_interval, "logits": real})
+    _support = boolean
 
     def __init__(self, probs: Any = None, logits: Any = None, validate_args: bool = True) -> None:
         super().__init__(validate_args, **one_of("Bernoulli", probs, logits))
-
-    @property
-    def support(self) -> Constraint:
-        """What the values are."""
-        return boolean
 
     def _draw(self, rng: np.random.Generator, shape: Shape, parameter: Any) -> Any:
         u = noise("random", rng, shape, raw(parameter), np.float64)
@@ -289,6 +285,8 @@ class OneHotCategorical(WithWeights):
     [0.0, 1.0, 0.0]
     """
 
+    _support = one_hot
+
     def __init__(self, probs: Any = None, logits: Any = None, validate_args: bool = True) -> None:
         super().__init__(validate_args, **one_of("OneHotCategorical", probs, logits))
 
@@ -296,11 +294,6 @@ class OneHotCategorical(WithWeights):
     def event_shape(self) -> Shape:
         """(k,)."""
         return (self._count,)
-
-    @property
-    def support(self) -> Constraint:
-        """What the values are."""
-        return one_hot
 
     def _draw(self, rng: np.random.Generator, shape: Shape, parameter: Any) -> Any:
         index = self._draw_index(rng, shape, parameter)
@@ -343,15 +336,11 @@ class Poisson(Distribution):
     """
 
     arg_constraints = MappingProxyType({"rate": nonnegative})
+    _support = nonnegative_integer
     _inner = 0.0
 
     def __init__(self, rate: Any, validate_args: bool = True) -> None:
         super().__init__(validate_args, rate=rate)
-
-    @property
-    def support(self) -> Constraint:
-        """What the values are."""
-        return nonnegative_integer
 
     def _draw(self, rng: np.random.Generator, shape: Shape, rate: Any) -> Any:
         return drawn(_draw_poisson, rng, full_like_shape(rate, shape))

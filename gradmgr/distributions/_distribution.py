@@ -126,6 +126,7 @@ class Distribution:
     _requirements: ClassVar[Mapping[str, Constraint]] = MappingProxyType({})
     # An element at which the density is computed in place of those outside of the support; None where none is needed.
     _inner: ClassVar[float | None] = None
+    _support: ClassVar[Constraint]
 
     def __init__(self, validate_args: bool, **parameters: Any) -> None:
         owner = type(self).__name__
@@ -178,8 +179,8 @@ class Distribution:
 
     @property
     def support(self) -> Constraint:
-        """What the values are."""
-        raise NotImplementedError
+        """What the values are; a class overrides it where that depends on the parameters."""
+        return self._support
 
     def expand(self: D, batch_shape: int | Shape) -> D:
         """Return the same distribution with its parameters broadcast.

@@ -265,14 +265,10 @@ class VonMises(Distribution):
     """
 
     arg_constraints = MappingProxyType({"loc": real, "concentration": positive})
+    _support = real
 
     def __init__(self, loc: Any, concentration: Any, validate_args: bool = True) -> None:
         super().__init__(validate_args, loc=loc, concentration=concentration)
-
-    @property
-    def support(self) -> Constraint:
-        """What the values are."""
-        return real
 
     def _draw(self, rng: np.random.Generator, shape: Shape, loc: Any, concentration: Any) -> Any:
         return drawn(_draw_von_mises, rng, full_like_shape(loc, shape), full_like_shape(concentration, shape))
@@ -307,16 +303,12 @@ class HalfDistribution(Distribution):
 
     has_rsample = True
     arg_constraints = MappingProxyType({"scale": positive})
+    _support = nonnegative
     _inner = 1.0
     _kind_of_noise: ClassVar[str]
 
     def __init__(self, scale: Any, validate_args: bool = True) -> None:
         super().__init__(validate_args, scale=scale)
-
-    @property
-    def support(self) -> Constraint:
-        """What the values are."""
-        return nonnegative
 
     def _draw(self, rng: np.random.Generator, shape: Shape, scale: Any) -> Any:
         return scale * gnp.abs(noise(self._kind_of_noise, rng, shape, raw(scale)))

@@ -15,7 +15,6 @@ from gradmgr._engine.tensor import raw
 from gradmgr.distributions._continuous import log_gamma_variate, standard_normal
 from gradmgr.distributions._distribution import Distribution, Shape, require, shape_of, within
 from gradmgr.distributions.constraints import (
-    Constraint,
     Tested,
     finite,
     independent,
@@ -66,6 +65,7 @@ class MultivariateNormal(Distribution):
             "scale_tril": lower_cholesky,
         }
     )
+    _support = real_vector
     _requirements = MappingProxyType(dict.fromkeys(_MATRICES, finite))  # more is asked below
 
     def __init__(
@@ -107,11 +107,6 @@ class MultivariateNormal(Distribution):
     def event_shape(self) -> Shape:
         """(d,)."""
         return shape_of(self._parameters["loc"])[-1:]
-
-    @property
-    def support(self) -> Constraint:
-        """What the values are."""
-        return real_vector
 
     def _factor(self, matrix: Any) -> Any:
         """Return the lower factor of the covariance."""
@@ -195,6 +190,7 @@ class Dirichlet(Distribution):
 
     has_rsample = True
     arg_constraints = MappingProxyType({"concentration": independent(positive, 1)})
+    _support = simplex
 
     def __init__(self, concentration: Any, validate_args: bool = True) -> None:
         super().__init__(validate_args, concentration=concentration)
@@ -203,11 +199,6 @@ class Dirichlet(Distribution):
     def event_shape(self) -> Shape:
         """(k,)."""
         return shape_of(self._parameters["concentration"])[-1:]
-
-    @property
-    def support(self) -> Constraint:
-        """What the values are."""
-        return simplex
 
     def _draw(self, rng: np.random.Generator, shape: Shape, concentration: Any) -> Any:
         return special.softmax(log_gamma_variate(rng, shape + self.event_shape, concentration), axis=-1)

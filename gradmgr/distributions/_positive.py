@@ -39,15 +39,11 @@ class Exponential(Distribution):
 
     has_rsample = True
     arg_constraints = MappingProxyType({"rate": positive})
+    _support = nonnegative
     _inner = 1.0
 
     def __init__(self, rate: Any, validate_args: bool = True) -> None:
         super().__init__(validate_args, rate=rate)
-
-    @property
-    def support(self) -> Constraint:
-        """What the values are."""
-        return nonnegative
 
     def _draw(self, rng: np.random.Generator, shape: Shape, rate: Any) -> Any:
         return standard_exponential(rng, shape, rate) / rate
@@ -100,15 +96,11 @@ class Weibull(Distribution):
 
     has_rsample = True
     arg_constraints = MappingProxyType({"scale": positive, "concentration": positive})
+    _support = positive
     _inner = 1.0
 
     def __init__(self, scale: Any, concentration: Any, validate_args: bool = True) -> None:
         super().__init__(validate_args, scale=scale, concentration=concentration)
-
-    @property
-    def support(self) -> Constraint:
-        """What the values are."""
-        return positive
 
     def _draw(self, rng: np.random.Generator, shape: Shape, scale: Any, concentration: Any) -> Any:
         return scale * standard_exponential(rng, shape, scale) ** (1 / concentration)
@@ -233,15 +225,11 @@ class InverseGamma(Distribution):
 
     has_rsample = True
     arg_constraints = MappingProxyType({"concentration": positive, "rate": positive})
+    _support = positive
     _inner = 1.0
 
     def __init__(self, concentration: Any, rate: Any, validate_args: bool = True) -> None:
         super().__init__(validate_args, concentration=concentration, rate=rate)
-
-    @property
-    def support(self) -> Constraint:
-        """What the values are."""
-        return positive
 
     def _draw(self, rng: np.random.Generator, shape: Shape, concentration: Any, rate: Any) -> Any:
         return rate * gnp.exp(-log_gamma_variate(rng, shape, concentration))

@@ -451,6 +451,46 @@ def _mean_tangent(t: Any, mean: Any, layout: Layout, centred: bool) -> Any:
     return _divide_by_size(_total(t), layout) if centred else zeros(mean, mean.shape, mean.dtype)
 
 
+def _x_vjp_of_input(
+    g: Any, x: Any, weight: Any, mean: Any, rstd: Any, shape: Shape, layout: Layout, centred: bool, shared: Any
+) -> Any:
+    if shared is not None:
+        return reshape_to(shared[0], shape)
+    a = _values(x, mean, rstd, layout)
+    by_rest = _x_vjp((g[0], None, g[2]), weight, a, rstd, shape, layout, centred, None)
+    if g[1] is None or not centred:
+        return by_rest
+    by_mean = broadcast_to(_column(_divide_by_size(g[1], layout)), layout.by_statistic)
+    return sum_of(by_rest, reshape_to(by_mean, shape))
+
+
+def _weight_vjp_of_input(g: Any, x: Any, mean: Any, rstd: Any, shape: Shape, layout: Layout, shared: Any) -> Any:
+    if shared is not None:
+        return reshape_to(shared[1], shape)
+    return _weight_vjp(g, _values(x, mean, rstd, layout), shape, layout, None)
+
+
+def _x_jvp_of_input(
+    t: Any, weight: Any, y: Any, x: Any, mean: Any, rstd: Any, layout: Layout, centred: bool
+) -> list[Any]:
+    ty, _, of_rstd = _x_jvp(t, weight, y, _values(x, mean, rstd, layout), rstd, layout, centred)
+    return [ty, _mean_tangent(t, mean, layout, centred), of_rstd]
+
+
+def _affine_jvps(statistics: int) -> dict[str, Any]:
+    """Return the forward rules of weight and bias, of which the mean and the other statistics do not depend."""
+    return {
+        "weight": lambda t, x, y, mean, rstd, layout: [
+            _weight_jvp(t, y, _values(x, mean, rstd, layout), rstd, layout)[0],
+            *_zero_tangents(mean, *[rstd] * (statistics - 1)),
+        ],
+        "bias": lambda t, y, mean, rstd, layout: [
+            _bias_jvp(t, y, mean, rstd, layout)[0],
+            *_zero_tangents(mean, *[rstd] * (statistics - 1)),
+        ],
+    }
+
+
 def _declared_of_input(name: str, kernel_name: str) -> Function:
     """Declare a normalisation by a kernel; where there is none, as in second derivatives, by the rules above."""
 
@@ -467,51 +507,18 @@ def _declared_of_input(name: str, kernel_name: str) -> Function:
             return None
         return kernels.slopes(kernel_name, g[0], weight, x, mean, rstd, layout, centred)
 
-    def x_vjp(
-        g: Any, x: Any, weight: Any, mean: Any, rstd: Any, shape: Shape, layout: Layout, centred: bool, shared: Any
-    ) -> Any:
-        if shared is not None:
-            return reshape_to(shared[0], shape)
-        a = _values(x, mean, rstd, layout)
-        by_rest = _x_vjp((g[0], None, g[2]), weight, a, rstd, shape, layout, centred, None)
-        if g[1] is None or not centred:
-            return by_rest
-        by_mean = broadcast_to(_column(_divide_by_size(g[1], layout)), layout.by_statistic)
-        return sum_of(by_rest, reshape_to(by_mean, shape))
-
-    def weight_vjp(g: Any, x: Any, mean: Any, rstd: Any, shape: Shape, layout: Layout, shared: Any) -> Any:
-        if shared is not None:
-            return reshape_to(shared[1], shape)
-        return _weight_vjp(g, _values(x, mean, rstd, layout), shape, layout, None)
-
-    def x_jvp(
-        t: Any, weight: Any, y: Any, x: Any, mean: Any, rstd: Any, layout: Layout, centred: bool
-    ) -> list[Any]:  # fmt: skip
-        ty, _, of_rstd = _x_jvp(t, weight, y, _values(x, mean, rstd, layout), rstd, layout, centred)
-        return [ty, _mean_tangent(t, mean, layout, centred), of_rstd]
-
     return several(
         name,
         kernel,
         ("y", "mean", "rstd"),
         vjp={
-            "x": x_vjp,
-            "weight": weight_vjp,
+            "x": _x_vjp_of_input,
+            "weight": _weight_vjp_of_input,
             "bias": lambda g, shape, layout, shared: (
                 _bias_vjp(g, shape, layout) if shared is None else reshape_to(shared[2], shape)
             ),
         },
-        jvp={
-            "x": x_jvp,
-            "weight": lambda t, x, y, mean, rstd, layout: [
-                _weight_jvp(t, y, _values(x, mean, rstd, layout), rstd, layout)[0],
-                *_zero_tangents(mean, rstd),
-            ],
-            "bias": lambda t, y, mean, rstd, layout: [
-                _bias_jvp(t, y, mean, rstd, layout)[0],
-                *_zero_tangents(mean, rstd),
-            ],
-        },
+        jvp={"x": _x_jvp_of_input, **_affine_jvps(2)},
         shared=shared,
     )
 
@@ -566,17 +573,7 @@ _batch_norm_of_input: Function = several(
         "weight": _batch_weight_vjp_of_input,
         "bias": lambda g, shape, layout, shared: _bias_vjp(g, shape, layout) if shared is None else shared[2],
     },
-    jvp={
-        "x": _batch_x_jvp_of_input,
-        "weight": lambda t, x, y, mean, rstd, layout: [
-            _weight_jvp(t, y, _values(x, mean, rstd, layout), rstd, layout)[0],
-            *_zero_tangents(mean, rstd, rstd),
-        ],
-        "bias": lambda t, y, mean, rstd, layout: [
-            _bias_jvp(t, y, mean, rstd, layout)[0],
-            *_zero_tangents(mean, rstd, rstd),
-        ],
-    },
+    jvp={"x": _batch_x_jvp_of_input, **_affine_jvps(3)},
     shared=_batch_slopes,
 )
 
