@@ -47,9 +47,8 @@ def jax_function(func: Callable[..., Any]) -> Callable[..., Any]:
     Raises:
         MissingDependencyError: JAX is not installed.
 
-    >>> import gradmgr.numpy as np, pytest
+    >>> import gradmgr.numpy as np, jax
     >>> from gradmgr import interop
-    >>> jax = pytest.importorskip("jax")
     >>> softplus = interop.jax_function(lambda x: np.log1p(np.exp(x)))
     >>> slope = jax.grad(lambda x: softplus(x).sum())(jax.numpy.array([0.0, 1.0]))
     >>> [round(number, 4) for number in slope.tolist()]
@@ -201,9 +200,8 @@ def from_jax(func: Callable[..., Any]) -> Callable[..., Any]:
     Raises:
         MissingDependencyError: JAX is not installed.
 
-    >>> import gradmgr, pytest
+    >>> import gradmgr, jax
     >>> from gradmgr import interop
-    >>> jax = pytest.importorskip("jax")
     >>> softplus = interop.from_jax(jax.jit(jax.nn.softplus))
     >>> x = gradmgr.tensor([0.0, 1.0], dtype="float32")
     >>> with gradmgr.GradManager().attach(x) as gm:

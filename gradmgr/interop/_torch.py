@@ -78,9 +78,8 @@ def torch_function(func: Callable[..., Any]) -> Callable[..., Any]:
         TypeError: in a call, a tensor is sparse, or on another device than the CPU or a CUDA GPU.
         DtypeError: in a call, a tensor is of a dtype that NumPy lacks, such as bfloat16.
 
-    >>> import gradmgr.numpy as np, pytest
+    >>> import gradmgr.numpy as np, torch
     >>> from gradmgr import interop
-    >>> torch = pytest.importorskip("torch")
     >>> softplus = interop.torch_function(lambda x: np.log1p(np.exp(x)))
     >>> x = torch.tensor([0.0, 1.0], requires_grad=True)
     >>> softplus(x).sum().backward()
@@ -292,9 +291,8 @@ def from_torch(func: Callable[..., Any]) -> Callable[..., Any]:
         MissingDependencyError: PyTorch is not installed.
         DtypeError: in a call, an argument or a result is of a dtype that the other library lacks, such as bfloat16.
 
-    >>> import gradmgr, pytest
+    >>> import gradmgr, torch
     >>> from gradmgr import interop
-    >>> torch = pytest.importorskip("torch")
     >>> softplus = interop.from_torch(torch.nn.functional.softplus)
     >>> x = gradmgr.tensor([0.0, 1.0])
     >>> with gradmgr.GradManager().attach(x) as gm:
