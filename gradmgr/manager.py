@@ -453,7 +453,9 @@ class GradManager(_Recording):
                     results = run._propagate(tape, seeds, retain, create_graph)
                 else:
                     wanted = None if inputs is None else inputs.values()
-                    grads = run_backward(tape, seeds, retain=retain, create_graph=create_graph, wanted=wanted)
+                    grads = run_backward(
+                        tape, seeds, retain=retain, create_graph=create_graph, wanted=wanted, for_grad=keep is None
+                    )
                     results = gradients_by_tensor(tape, grads, inputs)
                     del grads
                 if keep is not None:

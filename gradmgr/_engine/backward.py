@@ -206,6 +206,7 @@ class BackwardRun:
             report=self._reporter() if collector is None else None,
             create_graph=create_graph,
             wanted=None if inputs is None else inputs.values(),
+            for_grad=True,
         )
         found = gradients_by_tensor(tape, grads, inputs)
         del grads

@@ -20,7 +20,14 @@ from gradmgr._engine.entry import VJPS, Entry, input_ids, is_result, kind_of, op
 from gradmgr._engine.hooks import ValueHooks, checked, handle, name_of, run_tensor_hooks
 from gradmgr._engine.interceptors import Interceptor
 from gradmgr._engine.observers import ObservedEntries, Observer, observers
-from gradmgr._engine.ownership import BatchedOwnership, Grads, Ownership, RecordedOwnership, accumulate
+from gradmgr._engine.ownership import (
+    BatchedOwnership,
+    Grads,
+    Ownership,
+    OwnershipForGrad,
+    RecordedOwnership,
+    accumulate,
+)
 from gradmgr._engine.recorder import snapshot
 from gradmgr._engine.tape import Tape
 from gradmgr._engine.tensor import Tensor, raw, wrap
@@ -39,6 +46,7 @@ def run_backward(
     report: Callable[[Tensor, Any], None] | None = None,
     create_graph: bool = False,
     wanted: Iterable[Any] | None = None,
+    for_grad: bool = False,
 ) -> Grads:
     """Carry the seeds back through the entries of a tape; without `retain` each entry is freed when it is done.
 
@@ -53,6 +61,7 @@ def run_backward(
         report: called only for leaves that received a gradient.
         create_graph: let this tape itself record what is computed, for derivatives of the derivative; retains.
         wanted: node ids, the only ones whose gradients matter: what does not lead to them is not computed.
+        for_grad: the gradients of leaves go to callbacks and to `.grad`, where some may be of rows.
 
     Returns:
         The gradients by node id; those of leaves, and of `wanted`, are what is left.
@@ -67,7 +76,10 @@ def run_backward(
         state = tape.outer
     else:
         state = Context.of(context_of_pass(tape, create_graph)).intercepted(interceptors_of(now)).simplest()
-    owned = Ownership() if tape.outer is None and not create_graph else _ownership(tape.outer, create_graph)
+    if tape.outer is None and not create_graph:
+        owned = OwnershipForGrad() if for_grad else Ownership()
+    else:
+        owned = _ownership(tape.outer, create_graph, for_grad)
     with tape.sweeping:  # no sweep may run meanwhile
         try:
             set_current(state)
@@ -135,12 +147,13 @@ def _loop(tape: Tape, now: Any, create_graph: bool, wanted: Iterable[Any] | None
     return made.run
 
 
-def _ownership(outer: Any, create_graph: bool) -> Ownership:
+def _ownership(outer: Any, create_graph: bool, for_grad: bool) -> Ownership:
     """Return the ownership of gradient buffers that fits: gradients may be plain, recorded or batched."""
     if create_graph or (outer is not None and recorders(outer)):
         return RecordedOwnership()
-    batched = outer is not None and any(each.affects_results for each in interceptors_of(outer))
-    return BatchedOwnership() if batched else Ownership()
+    if outer is not None and any(each.affects_results for each in interceptors_of(outer)):
+        return BatchedOwnership()
+    return OwnershipForGrad() if for_grad else Ownership()
 
 
 def _run_to_leaves(

@@ -16,7 +16,7 @@ from gradmgr._engine.cleanup import complete
 from gradmgr._engine.context import current, interceptors_of, rebind, recorders, run_in
 from gradmgr._engine.hooks import handle
 from gradmgr._engine.recorder import Recorder, is_tracked_by
-from gradmgr._engine.row_sparse import RowSparse, row_sparse
+from gradmgr._engine.row_sparse import row_sparse, stored_rows
 from gradmgr._engine.tape import Tape
 from gradmgr._engine.tensor import Tensor, raw, wrap
 
@@ -66,11 +66,12 @@ def write(results: dict[Tensor, Any], outer: Any, replaced: Container[Tensor] = 
             if known and (adding or held is None) and (is_tracked_by(known, g) or is_tracked_by(known, held)):
                 fresh.append((t, run_in(outer, _recorded_sum, held, g, known)))
                 continue
-            if isinstance(g, RowSparse):
+            rows = stored_rows(g)
+            if rows is not None and _may_stay_rows(rows, t):
                 if held is None:
-                    fresh.append((t, row_sparse(g.content.owned())))
+                    fresh.append((t, row_sparse(rows.owned())))
                 else:
-                    changed.append((held, _sum_of_rows(held, g.content, adding)))
+                    changed.append((held, _sum_of_rows(held, rows, adding)))
                 continue
             if isinstance(g, Tensor):
                 g = g._array  # and the Tensor is dropped: what else holds the array is asked next
@@ -122,11 +123,20 @@ def _recorded_sum(held: Tensor | None, g: Any, recorders: list[Recorder]) -> Ten
     return fresh if held is None else held + fresh
 
 
+def _may_stay_rows(rows: TableRows, t: Tensor) -> bool:
+    """Tell whether `.grad` may hold rows: if not asked for, they make a table in C order alone, see `own_gradient`."""
+    return rows.on_request or bool(t._array.flags.c_contiguous)
+
+
 def _sum_of_rows(held: Tensor, rows: TableRows, adding: bool) -> Any:
     """Return what `.grad` is to hold where rows are added to it, or replace it: rows, if it holds rows already."""
-    if isinstance(held, RowSparse):
-        return (held.content.plus(rows) if adding else rows).owned()
-    return rows.add_to(held._array.copy()) if adding else rows.dense()
+    before = stored_rows(held)
+    if before is None:
+        return rows.add_to(held._array.copy()) if adding else rows.dense()
+    if not adding:
+        return rows.owned()
+    total = before.plus(rows if rows.on_request else rows.coalesced())
+    return total.owned() if total.on_request or total.are_few() else total.dense()
 
 
 def _sum(a: Any, made: Tensor) -> Any:

@@ -8,9 +8,12 @@ import numpy as np
 
 from gradmgr import errors
 from gradmgr._arrays import batched, libraries, memory
+from gradmgr._arrays.captured import capturing
+from gradmgr._arrays.table_rows import TableRows, are_few
 from gradmgr._engine.context import current
 from gradmgr._engine.op import Function, linear, zeros
 from gradmgr._engine.ownership import Grads, Ownership, accumulate, start_gradient
+from gradmgr._engine.row_sparse import RowSparse, row_sparse
 from gradmgr._engine.tensor import Tensor
 
 Index = Any
@@ -59,8 +62,11 @@ def may_repeat(index: Index) -> bool:
 
 
 def _get(a: Any, index: Index) -> Any:
-    if a.__class__ is np.ndarray and libraries.is_captured(index):  # whose values NumPy would ask for
-        a = libraries.able_to_hold(a, index)
+    if a.__class__ is np.ndarray:
+        if index.__class__ is np.ndarray and index.dtype.kind == "i" and a.size and a.ndim and a.flags.c_contiguous:
+            return a.take(index, 0)  # in a third of the time of a[index]
+        if libraries.is_captured(index):  # whose values NumPy would ask for
+            a = libraries.able_to_hold(a, index)
     try:
         piece = a[index]
     except (errors.BatchedValueError, IndexError):  # inside vmap, a batched index
@@ -125,6 +131,53 @@ def _are_captured(g: Any, h: Any) -> bool:
     return (libraries.is_captured(g) or libraries.is_captured(h)) and libraries.is_numpy(g) and libraries.is_numpy(h)
 
 
+def _indices_of_rows(index: Index) -> Any:
+    """Return the integer array of an index that is one of rows alone, as x[rows] and x[rows, :]; else None."""
+    if index.__class__ is tuple and index:
+        index, *others = index
+        if not all(part is Ellipsis or (part.__class__ is slice and part == slice(None)) for part in others):
+            return None
+    return index if index.__class__ is np.ndarray and index.ndim and index.dtype.kind in "iu" else None
+
+
+def _rows_read(g: Any, shape: tuple[int, ...], index: Index) -> TableRows | None:
+    """Return the gradient of a leaf of which few rows are read as these rows; None where it is to be the whole one.
+
+    On a GPU a whole table takes less time than to find which rows are distinct, which waits for the GPU.
+    """
+    indices = _indices_of_rows(index) if g.__class__ is np.ndarray else None
+    if indices is None or not are_few(indices.size, shape, g.dtype.itemsize) or capturing() is not None:
+        return None
+    rows = indices.reshape(-1).astype(np.int64)
+    rows[rows < 0] += shape[0]
+    values = np.array(g, order="C").reshape((len(rows), *shape[1:]))  # others may hold g, and write to it
+    return TableRows(shape, g.dtype, ((rows, values),), on_request=False)
+
+
+# The shapes of tables of 64 rows and more come after this: fewer are not looked at, which takes .1 us instead of .7.
+_MANY_ROWS = (64,)
+
+
+def _takes_rows(h: Any, g: Any, grads: Grads, owned: Ownership, e: tuple[Any, ...]) -> bool:
+    """Take the gradient of few rows of a leaf as such, where there is none or one of rows, `h`; else return False."""
+    _, _, node_id, shape, _, index = e
+    if h is not None and h.__class__ is not RowSparse:
+        return False
+    read = _rows_read(g, shape, index) if node_id.__class__ is int else None
+    if read is not None and h is not None:
+        read = h.content.plus(read)
+        read = read if read.on_request or read.are_few() else None
+    if read is not None:
+        grads[node_id] = row_sparse(read)
+        return True
+    if h is None or g.__class__ is not np.ndarray:
+        return False
+    h = grads[node_id] = h.content.dense()
+    owned.own_buffer(node_id)
+    add_at(h, index, g)
+    return True
+
+
 def _vjp_of_getitem(e: tuple[Any, ...], g: Any, grads: Grads, owned: Ownership) -> None:
     """Add into the gradient's own buffer at the index: O(piece) for all but the first piece."""
     _, _, node_id, shape, _, index = e
@@ -142,6 +195,8 @@ def _vjp_of_getitem(e: tuple[Any, ...], g: Any, grads: Grads, owned: Ownership) 
                 owned.own_buffer(node_id)
             h[index] += g
             return
+    if owned.takes_rows and shape[:1] >= _MANY_ROWS and _takes_rows(h, g, grads, owned, e):
+        return
     if h is None:
         start_gradient(grads, owned, node_id, scatter(g, shape, index))
     elif owned.plain and node_id not in owned and shape and is_simple(index) and _are_captured(g, h):  # as above

@@ -25,9 +25,19 @@ class Ownership(set[Any]):
     plain = True
     # Whether, inside vmap, gradients may be batched arrays.
     batched = False
+    # Whether what a leaf receives may be a RowSparse that the user did not ask for.
+    takes_rows = False
 
     own_buffer = set.add
     own_sum = set.add
+
+
+class OwnershipForGrad(Ownership):
+    """Ownership where the gradients of leaves are for `.grad`, and are plain arrays."""
+
+    __slots__ = ()
+
+    takes_rows = True
 
 
 class RecordedOwnership(Ownership):

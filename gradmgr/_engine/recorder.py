@@ -111,8 +111,8 @@ def snapshot(t: Any, recorders: Iterable[Recorder]) -> Any:
     """
     if not isinstance(t, Tensor):
         return tuple([snapshot(part, recorders) for part in t]) if t.__class__ is tuple else t
-    if t.is_sparse:
-        return t.detach()  # a constant: where gradients are recorded, there is none
+    if t.is_sparse and not is_tracked_by([rec for rec in recorders if rec.open], t):
+        return t.detach()  # in time for its rows
     handle = None
     for rec in recorders:
         node_id = rec.node_id_of(t) if rec.open else None

@@ -2,7 +2,9 @@
 
 It is a Tensor in which the slot of the array holds a `TableRows` instead: indices of rows, and their values. Its class
 makes an array of it wherever `_array` is read, so that all that takes a Tensor takes it; what is to be fast asks for
-the rows. Where an array is written to `_array`, as all writes in place do, it becomes an ordinary Tensor.
+the rows. Where an array is written to `_array`, as all writes in place do, it becomes an ordinary Tensor. One that the
+user did not ask for, as that of `table[indices]`, becomes one where `_array` is read, too: it is the whole gradient in
+all but time and memory.
 
 In a backward pass it is what the vjp of a look-up gives for a leaf, where gradients are plain arrays: the operators
 below add it to what is there. It reaches no other vjp.
@@ -17,6 +19,7 @@ import numpy as np
 from gradmgr import errors
 from gradmgr._arrays import batched, libraries
 from gradmgr._arrays.table_rows import TableRows
+from gradmgr._engine import write_lock
 from gradmgr._engine.context import is_tracked
 from gradmgr._engine.tensor import Tensor, raw, wrap
 
@@ -30,7 +33,7 @@ class RowSparse(Tensor):
     It has the shape and dtype of the table, and every function takes it as the Tensor that it stands for, which takes
     memory and time for the whole table. What keeps to its rows: sums of such gradients, products with numbers,
     `coalesce`, all-reduce, clipping, `GradScaler`, and the optimisers SGD, Adagrad and SparseAdam. A write in place
-    turns it into an ordinary Tensor.
+    turns it into an ordinary Tensor. So does any reading of the one that `table[indices]` gives for a large table.
 
     Args:
         rows: (n,) indices of rows, integers from 0 on; one may stand there several times, which means the sum.
@@ -65,7 +68,7 @@ class RowSparse(Tensor):
 
     @property
     def content(self) -> TableRows:
-        """The rows, as the modules of gradmgr take them."""
+        """The rows, as the modules of gradmgr take them; see `stored_rows`."""
         return _slot.__get__(self)  # type: ignore[no-any-return]  # a slot of any kind of array
 
     @property
@@ -90,15 +93,24 @@ class RowSparse(Tensor):
         """Return the whole table as an ordinary Tensor, in new memory."""
         return wrap(self.content.dense())
 
-    def _read_dense(self) -> Any:
-        return self.content.dense()
+    def _read(self) -> Any:
+        """Return the whole table; where rows were not asked for, hold it from now on."""
+        found = stored_rows(self)
+        if found is not None and found.on_request:
+            return found.dense()
+        with write_lock.lock:  # all threads are to have the same array
+            found = stored_rows(self)
+            if found is not None:
+                _slot.__set__(self, found.dense())
+            self.__class__ = Tensor  # type: ignore[assignment]  # it has the same slots
+        return self._array
 
     def _write(self, array: Any) -> None:
         _slot.__set__(self, array)
         if not isinstance(array, TableRows):
-            self.__class__ = Tensor  # type: ignore[assignment]  # it has the same slots
+            self.__class__ = Tensor  # type: ignore[assignment]  # as above
 
-    _array = property(_read_dense, _write)
+    _array = property(_read, _write)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -127,7 +139,7 @@ class RowSparse(Tensor):
 
     @property
     def device(self) -> str:
-        return libraries.device_of(self.content.parts[0][1])
+        return libraries.device_of(memory_of(self))
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -138,7 +150,8 @@ class RowSparse(Tensor):
     __str__ = __repr__
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return RowSparse, (self.rows, self.values, self.shape)
+        made = RowSparse if self.content.on_request else _restored
+        return made, (self.rows, self.values, self.shape)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> RowSparse:
         made = memo[id(self)] = row_sparse(self.content.owned())
@@ -202,10 +215,12 @@ class RowSparse(Tensor):
 
     def _may_scale(self, factor: Any) -> bool:
         """Tell whether a product with this is one with each of the rows, and no recorder is to see it."""
-        is_number = (
-            isinstance(factor, (int, float, np.floating, np.integer)) and bool(np.isfinite(factor)) and factor != 0
-        )
-        return is_number and not is_tracked(self)
+        if not isinstance(factor, (int, float, np.floating, np.integer)) or is_tracked(self):
+            return False
+        if not self.content.on_request and np.result_type(self.dtype, factor) != self.dtype:
+            return False
+        limits = np.finfo(self.dtype)  # 0 times what is inf in this dtype is NaN
+        return bool(float(limits.tiny) <= abs(factor) <= float(limits.max))
 
     def _takes(self, table: Any) -> bool:
         """Tell whether these rows can be added to a plain array."""
@@ -221,16 +236,30 @@ def row_sparse(content: TableRows) -> RowSparse:
     return made
 
 
+def stored_rows(t: Any) -> TableRows | None:
+    """Return what a RowSparse holds, and None of anything else: in one step, as another thread may make it whole."""
+    held = _slot.__get__(t) if isinstance(t, RowSparse) else None
+    return held if isinstance(held, TableRows) else None
+
+
 def zeros_like(g: Tensor) -> Tensor:
     """Return a gradient of zeros, with no rows where this one is of rows."""
-    if isinstance(g, RowSparse):
-        return row_sparse(g.content.none())
+    content = stored_rows(g)
+    if content is not None:
+        return row_sparse(content.none())
     return wrap(libraries.namespace(g._array).zeros_like(g._array))
 
 
 def memory_of(t: Any) -> Any:
     """Return an array in the memory that a Tensor or array uses, for asking whose it is: of a RowSparse its values."""
-    return t.content.parts[0][1] if isinstance(t, RowSparse) else raw(t)
+    content = stored_rows(t)
+    return raw(t) if content is None else content.parts[0][1]
+
+
+def _restored(rows: Tensor, values: Tensor, shape: tuple[int, ...]) -> RowSparse:
+    """Return a copy of a gradient of rows that were not asked for."""
+    a = values._array
+    return row_sparse(TableRows(shape, a.dtype, ((rows._array, a),), on_request=False))
 
 
 def _as_tensor(found: Any) -> Tensor:

@@ -72,8 +72,8 @@ def hold(t: Any) -> Any:
     """
     if _FREE_THREADED and _has_other_threads():
         return None
+    array = t._array  # which may change the class: see `RowSparse`
     before, guarded = t.__class__, t._guarded
-    array = t._array
     t.__class__ = guarded
     # Another thread may replace it at any time, after which a reference that somebody holds counts for the tensor's.
     if memory.is_sole(array) and guarded._read_array(t) is array:

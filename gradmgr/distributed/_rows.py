@@ -10,7 +10,7 @@ from gradmgr import errors
 from gradmgr._arrays import libraries
 from gradmgr._arrays.table_rows import TableRows
 from gradmgr._engine.backward import BackwardRun
-from gradmgr._engine.row_sparse import RowSparse, row_sparse
+from gradmgr._engine.row_sparse import row_sparse, stored_rows
 from gradmgr._engine.tensor import Tensor, describe
 from gradmgr.distributed import _world
 from gradmgr.distributed._backend import Group
@@ -130,8 +130,9 @@ class _Future:
 
 def _rows_of(grad: Tensor) -> TableRows:
     """Return the rows of a gradient, coalesced: of one of a whole table those that are not 0."""
-    if isinstance(grad, RowSparse):
-        return grad.content.coalesced()
+    content = stored_rows(grad)
+    if content is not None:
+        return content.coalesced()
     a = grad._array
     rows = libraries.namespace(a).flatnonzero((a != 0).reshape((len(a), -1)).any(axis=1))
     return TableRows(a.shape, a.dtype, ((rows, a[rows]),), is_coalesced=True)

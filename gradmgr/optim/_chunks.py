@@ -27,10 +27,11 @@ from gradmgr._arrays import blocks, libraries, native_kernels
 from gradmgr._arrays.atomic import Call, run_quietly
 from gradmgr._arrays.batched import Batched, is_batched
 from gradmgr._arrays.refcounts import VIEW_IN_CHUNK
+from gradmgr._arrays.table_rows import TableRows
 from gradmgr._engine import write_lock
 from gradmgr._engine.context import current, recorders
 from gradmgr._engine.mutation import calls_to_step
-from gradmgr._engine.row_sparse import RowSparse
+from gradmgr._engine.row_sparse import RowSparse, stored_rows
 from gradmgr._engine.tensor import Tensor, describe
 from gradmgr.ops.convert import wide_dtype
 from gradmgr.optim._numbers import Number, is_used, number
@@ -65,7 +66,8 @@ Rows = Sequence[Array]
 
 
 # What a step makes of a gradient of rows, a RowSparse: "update" only these rows, where that is what the whole table
-# would give, or "need" it for that, and refuse others; make it "dense", as the other rows change too; "refuse" it.
+# would give, or "need" it for that, and refuse others; make it "dense", as the other rows change too; "refuse" it. One
+# that the user did not ask for is made dense, too, where it would be refused.
 RowUse = Literal["update", "need", "dense", "refuse"]
 
 
@@ -316,6 +318,11 @@ def is_packable(p: Tensor) -> bool:
     return size <= (block_size(p.dtype) if libraries.namespace(p._array) is np else _GPU_SMALL)
 
 
+def is_refused(rows: TableRows | None) -> bool:
+    """Tell whether a gradient is of rows that the user asked for; others stand for a whole table."""
+    return rows is not None and rows.on_request
+
+
 def _check_not_batched(params: list[Tensor]) -> None:
     for p in params:
         if is_batched(p._array):
@@ -470,14 +477,17 @@ class Chunk:
         return grads, self._one_run
 
     def _arrays_or_rows(self, held: Sequence[Tensor | None], use: RowUse) -> list[Any]:
-        """Return the arrays of gradients; of one of rows itself, where only these are updated."""
+        """Return the arrays of gradients; the rows of one of these, where only they are updated."""
+        found: list[Any] = []
         for p, g in zip(self.params, held, strict=True):
-            if g is not None and g.is_sparse != (use == "need") and use in ("need", "refuse"):
+            rows = stored_rows(g)
+            if g is not None and (rows is None if use == "need" else is_refused(rows) if use == "refuse" else False):
                 raise errors.UnsupportedFunctionError(
                     f"step(): the gradient of {describe(p)} is {_ROWS_OR_ALL[g.is_sparse]}; {_WHAT_TO_DO[use]}"
                 )
-        as_rows = use == "need" or (use == "update" and not self._packed)
-        return [None if g is None else g if as_rows and g.is_sparse else g._array for g in held]
+            as_rows = rows is not None and (use == "need" or (use == "update" and not self._packed))
+            found.append(rows if as_rows else None if g is None else g._array)
+        return found
 
     def check(self, grads: Sequence[Array]) -> None:
         """Raise if the array of a gradient, None where there is none, does not fit its parameter.
@@ -767,14 +777,14 @@ class Chunk:
         """View real numbers in the dtype of this chunk."""
         return row.view(self.dtype) if self.dtype.kind == "c" else row
 
-    def _row_calls(self, grad: RowSparse, run: Run) -> list[Call]:
+    def _row_calls(self, grad: TableRows, run: Run) -> list[Call]:
         """Return the calls that update some rows of a chunk's only parameter: they are computed apart, then written."""
         (t,) = self.params
         in_place = t._array.flags.c_contiguous and write_lock.may_write(t)
         a = t._array if in_place else t._array.copy(order="C")
-        ((rows, values),) = grad.content.coalesced().parts
+        ((rows, values),) = grad.coalesced().parts
         tables = [row.reshape((len(a), -1)) for row in (flattened(a), *self._states())]
-        parts = [table[rows] for table in tables]
+        parts = [table.take(rows, 0) for table in tables]  # in a third of the time of table[rows]
         p, *state = [part.reshape(-1) for part in parts]
         g = flattened(self.xp.ascontiguousarray(values))
         constants, scratch = self._constants_of(run), self._rows(min(self.block, max(1, p.size)))
@@ -786,7 +796,7 @@ class Chunk:
 
     def _large_calls(self, grad: Array, run: Run, lanes: list[list[Call]], update: Any = None) -> list[Call]:
         """Return the calls for a chunk's only parameter, a large one: in place, or in new memory that is bound last."""
-        if isinstance(grad, RowSparse):
+        if isinstance(grad, TableRows):
             return self._row_calls(grad, run)
         (t,) = self.params
         in_place = t._array.flags.c_contiguous and write_lock.may_write(t)

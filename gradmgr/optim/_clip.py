@@ -20,7 +20,7 @@ from gradmgr._arrays.table_rows import TableRows
 from gradmgr._engine import write_lock
 from gradmgr._engine.context import current, recorders
 from gradmgr._engine.mutation import calls_to_forget
-from gradmgr._engine.row_sparse import RowSparse, memory_of
+from gradmgr._engine.row_sparse import memory_of, stored_rows
 from gradmgr._engine.tensor import Tensor, describe, wrap
 from gradmgr._engine.tensor_capture import call_whole
 from gradmgr.ops.convert import is_half, wide_dtype
@@ -109,10 +109,10 @@ class TableRow(Row):
 
     __slots__ = ("_content",)
 
-    def __init__(self, g: RowSparse) -> None:
+    def __init__(self, g: Tensor, content: TableRows) -> None:
         self.grads = [g]
         self.is_packed = True  # computed apart, and then bound
-        self._content = g.content.coalesced()
+        self._content = content.coalesced()
         self.xp = libraries.namespace(self._content.parts[0][1])
 
     def values(self) -> Array:
@@ -120,10 +120,11 @@ class TableRow(Row):
         return flattened(self.xp.array(values, dtype=wide_dtype(values.dtype), order="C"))
 
     def _calls_to_bind(self, row: Array) -> list[Call]:
-        (g,), ((rows, values),) = self.grads, self._content.parts
+        (g,), ((_, values),) = self.grads, self._content.parts
         row = row.view(g.dtype) if g.dtype.kind == "c" else row.astype(g.dtype, copy=False)
-        content = TableRows(g.shape, g.dtype, ((rows, row.reshape(values.shape)),), is_coalesced=True)
-        return [(setattr, g, "_array", content), *calls_to_forget(g, recorders(current()))]
+        content = self._content.with_values([row.reshape(values.shape)])
+        new = content.dense() if stored_rows(g) is None else content  # another thread has made it whole
+        return [(setattr, g, "_array", new), *calls_to_forget(g, recorders(current()))]
 
 
 def copies_of(work: list[tuple[Row, Array]]) -> list[tuple[Row, Array]]:
@@ -164,8 +165,9 @@ def rows_of(grads: list[Tensor]) -> list[Row]:
     small: dict[Any, list[Tensor]] = {}
     rows: list[Row] = []
     for g in grads:
-        if isinstance(g, RowSparse):
-            rows.append(TableRow(g))
+        content = stored_rows(g)
+        if content is not None:
+            rows.append(TableRow(g, content))
             continue
         a = g._array
         if a.nbytes <= 1 << 13 or is_packable(g):  # the first test is quick and usually decides
@@ -272,7 +274,8 @@ def _norms_of(grads: list[Tensor], order: float) -> tuple[list[tuple[Row, Any]],
 def _describe_nonfinite(grads: list[Tensor], total: float, order: float, asked: str) -> str:
     bad = []
     for k, g in enumerate(grads):
-        a = g.values._array if isinstance(g, RowSparse) else g._array
+        content = stored_rows(g)
+        a = g._array if content is None else content.joined()[1]
         wrong = a.size - int(libraries.namespace(a).isfinite(a).sum())
         if wrong:
             bad.append(f"gradient {k}, {describe(g)}, has {wrong} of {g.size} numbers infinite or NaN")
@@ -419,9 +422,21 @@ def _clip_bounds(value: Any) -> tuple[float, float]:
 
 
 def _clip_values(parameters: Any, low: float, high: float) -> None:
-    rows = [(row, None) for row in rows_of(gradients_of(parameters, "clip_grad_value_"))]
+    grads = gradients_of(parameters, "clip_grad_value_")
+    if low > 0 or high < 0:
+        _make_whole(grads)
+    rows = [(row, None) for row in rows_of(grads)]
 
     def change(xp: Any) -> Change:
         return lambda a: [(partial(xp.maximum, out=a), a, low), (partial(xp.minimum, out=a), a, high)]
 
     change_all(rows, change)
+
+
+def _make_whole(grads: list[Tensor]) -> None:
+    """Let gradients of rows hold the whole table, as the numbers of other rows are not to stay 0."""
+    with write_lock.lock:
+        for g in grads:
+            rows = stored_rows(g)
+            if rows is not None:
+                g._array = rows.dense()

@@ -19,7 +19,7 @@ from gradmgr._engine import write_lock
 from gradmgr._engine.context import current, recorders
 from gradmgr._engine.gradients import clear
 from gradmgr._engine.mutation import calls_to_forget
-from gradmgr._engine.row_sparse import RowSparse
+from gradmgr._engine.row_sparse import stored_rows
 from gradmgr._engine.tensor import Tensor, describe, raw, wrap
 from gradmgr._engine.tensor_capture import call_whole
 from gradmgr.optim._chunks import Array, Chunk, Plan, Run, Scratch, is_packable
@@ -127,8 +127,9 @@ def _is_pair(value: Any) -> bool:
 
 def _calls_to_fill(t: Tensor, value: float) -> list[Call]:
     """Return the calls that write a number to all of a tensor, in place or in new memory; the lock must be held."""
-    if isinstance(t, RowSparse) and value == 0:
-        calls: list[Call] = [(setattr, t, "_array", t.content.none())]
+    rows = stored_rows(t) if value == 0 else None
+    if rows is not None:
+        calls: list[Call] = [(setattr, t, "_array", rows.none())]
     elif write_lock.may_write(t):
         calls = [(t._array.fill, value), (setattr, t, "__class__", t._unguarded)]
     else:

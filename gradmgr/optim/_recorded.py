@@ -21,10 +21,11 @@ from gradmgr._arrays.atomic import Call, run_atomically
 from gradmgr._engine.context import Context, current
 from gradmgr._engine.mutation import as_type, calls_to_rebind, calls_to_step
 from gradmgr._engine.recorder import Recorder
+from gradmgr._engine.row_sparse import stored_rows
 from gradmgr._engine.tensor import Tensor, describe, wrap
 from gradmgr.ops import arithmetic, extrema
 from gradmgr.ops.convert import wide_dtype
-from gradmgr.optim._chunks import FIRST_STATE, Chunk, Plan, Run, real_of, traced
+from gradmgr.optim._chunks import FIRST_STATE, Chunk, Plan, Run, is_refused, real_of, traced
 from gradmgr.optim._numbers import Number, constant_for
 
 
@@ -62,7 +63,7 @@ def gradients_of(chunk: Chunk) -> list[Tensor | None]:
     """
     grads = [p.grad for p in chunk.params]
     for p, g in zip(chunk.params, grads, strict=True):
-        if g is not None and g.is_sparse:
+        if is_refused(stored_rows(g)):
             raise errors.UnsupportedFunctionError(
                 f"step(): the gradient of {describe(p)} is of rows, which a recorded step, that of an optimiser with "
                 "differentiable=True, does not take; make it whole by p.grad = p.grad.to_dense()"
