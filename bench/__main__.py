@@ -20,7 +20,7 @@ SUITES = {
     "compiled": "compiled steps and derivatives against eager, PyTorch, JAX; what capturing costs",
     "memory": "peak and residue",
     "scale": "cost against numbers of ops, elements, parameters, managers, threads, ranks",
-    "layers": "optimisers and functions of nn against PyTorch",
+    "layers": "optimisers, functions of nn and look-ups against PyTorch",
     "tools": "jacobian, vmap, checkpoints, profiler",
     "programs": "programs of many fields, as people write them, against PyTorch",
 }

@@ -1,11 +1,11 @@
-"""The suite `layers`: a step of each optimiser, the functions of `nn`."""
+"""The suite `layers`: a step of each optimiser, the functions of `nn`, steps by the rows of a table."""
 
 from __future__ import annotations
 
 import importlib.util
 import statistics
 from collections.abc import Callable, Iterator, Sequence
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -292,6 +292,63 @@ def _once(
     return Contestant(name, always(run), answer)
 
 
+# ---------------------------------------------------------------- look-ups
+
+_TABLE = (200_000, 32)
+BATCHES = (512, 1280, 4096)
+
+
+def look_ups(pace: Pace, threads: int, shape: tuple[int, int] = _TABLE, batches: Sequence[int] = BATCHES) -> list[Row]:
+    """Forward, backward and a step of SGD by the rows that were read of a table; PyTorch's embedding is sparse."""
+    there, rng = torch(threads), np.random.default_rng(4)
+    values, rows = rng.normal(size=shape).astype(np.float32), []
+    for count in batches:
+        places = rng.integers(0, shape[0], count)
+        contestants = [
+            _looking_up("gradmgr", values, places, lambda w, k: w[k]),
+            _looking_up("embedding", values, places, lambda w, k: functional.embedding(k, w, sparse=True)),
+        ]
+        if there is not None:
+            contestants.insert(0, _looking_up_in_torch(values, places, there))
+        limits = {"gradmgr": ("PyTorch", 1.2), "embedding": ("PyTorch", 1.2)}
+        rows.append(_row(f"{count:,} of {shape[0]:,} x {shape[1]}", contestants, pace, limits))
+    return rows
+
+
+_RATE = 1e-2
+
+
+def _looking_up(name: str, values: Array, places: Array, read: Callable[[Tensor, Array], Any]) -> Contestant:
+    def made() -> tuple[list[Tensor], Any]:
+        w = gradmgr.tensor(values)
+        gm, optimizer = GradManager().attach(w), optim.SGD([w], lr=_RATE)
+
+        def step() -> None:
+            optimizer.zero_grad()
+            with gm:
+                gm.backward((read(w, places) ** 2).sum())
+            optimizer.step()
+
+        return [w], SimpleNamespace(step=step)
+
+    return _stepping(name, made, lambda w: w.numpy())
+
+
+def _looking_up_in_torch(values: Array, places: Array, torch: Any) -> Contestant:
+    def made() -> tuple[list[Any], Any]:
+        w = torch.nn.Parameter(torch.tensor(values))
+        k, optimizer = torch.tensor(places), torch.optim.SGD([w], lr=_RATE)
+
+        def step() -> None:
+            optimizer.zero_grad()
+            (torch.nn.functional.embedding(k, w, sparse=True) ** 2).sum().backward()
+            optimizer.step()
+
+        return [w], SimpleNamespace(step=step)
+
+    return _stepping("PyTorch", made, lambda w: w.detach().numpy())
+
+
 _OVER = "µs of PyTorch, or of {} where that is missing, and every other time over that"
 _LAST = ";\nPyTorch's images have their channels last, which it computes quickest"
 
@@ -306,6 +363,13 @@ def tables(pace: Pace, threads: int, only: str = "") -> Iterator[Table]:
             f"a step, PyTorch's as it is by default; {_OVER.format('NumPy')}",
         ),
         ("Functions", ["gradmgr"], functions, f"forward and backward; {_OVER.format('gradmgr')}{_LAST}"),
+        (
+            "Look-ups",
+            ["gradmgr", "embedding"],
+            look_ups,
+            "forward, backward and a step of SGD by rows of a table: table[indices], and embedding(sparse=True) as in "
+            f"PyTorch;\n{_OVER.format('gradmgr')}",
+        ),
     ]
     for title, columns, measure, note in sections:
         if only.lower() in title.lower():

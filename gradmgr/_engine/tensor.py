@@ -117,7 +117,8 @@ class Tensor(TensorMembers):
     def grad(self, value: Tensor | None) -> None:
         if value is not None:
             self._check_grad(value)
-            if value._array.__class__ is batched.Batched:  # vmap looks at its end whether it stayed there
+            # vmap looks at its end whether it stayed there.
+            if not value.is_sparse and value._array.__class__ is batched.Batched:
                 value._array.level.note_gradient(self, None if self.grad is value else self.grad)
         self._grad = value
 
