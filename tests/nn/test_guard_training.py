@@ -28,6 +28,7 @@ from samples.training import CASES, CLIPS, CODES, EXAMPLES, LAYERS, OPTIMIZERS, 
 import gradmgr
 import gradmgr.numpy as gnp
 from gradmgr import GradManager, Tensor, asarray, errors, nn, no_grad, optim, tensor
+from gradmgr._arrays import table_rows
 from gradmgr.nn import functional as F  # noqa: N812  # as everywhere
 
 pytestmark = pytest.mark.usefixtures("cupy")
@@ -262,6 +263,21 @@ def test_steps_by_gradients_of_rows(name: str) -> None:
             assert table.grad.device == device
             optimizer.step()
             optimizer.zero_grad()
+        found.append(host(table))
+    np.testing.assert_allclose(found[1], found[0], rtol=1e-6)
+
+
+def test_a_gradient_of_look_ups_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table_rows, "_LARGE_TABLE", 0)
+    monkeypatch.setattr(table_rows, "_SORTING", 0)
+    found = []
+    for device in ("cpu", "cuda:0"):
+        table = tensor(values(500, 4), device=device)
+        with GradManager().attach(table) as gm:
+            gm.backward((table[CODES] ** 2).sum() + table[CODES + 1].sum())
+        assert table.grad is not None
+        assert table.grad.is_sparse == (device == "cpu")
+        optim.Adagrad([table], lr=0.1).step()
         found.append(host(table))
     np.testing.assert_allclose(found[1], found[0], rtol=1e-6)
 

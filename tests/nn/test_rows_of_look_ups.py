@@ -442,6 +442,7 @@ OPTIONS = {
     optim.SGD: [{}, {"momentum": 0.9}, {"weight_decay": 0.1}, {"maximize": True}, {"momentum": 0.9, "nesterov": True}],
     optim.Adagrad: [{}, {"weight_decay": 0.1}, {"lr_decay": 0.1, "maximize": True}],
     optim.Adam: [{}, {"amsgrad": True}],
+    optim.LBFGS: [{"max_iter": 2}],
 }
 OPTIMIZERS = [
     getattr(optim, name)

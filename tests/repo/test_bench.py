@@ -253,6 +253,13 @@ def test_functions_run_forward_and_backward():
         assert all(g.any() for g in gradients), label
 
 
+def test_steps_by_rows_of_a_table_agree():
+    rows = layers.look_ups(NO_TIME, 1, (50, 3), [4, 60])
+    assert [row.label for row in rows] == ["4 of 50 x 3", "60 of 50 x 3"]
+    for row in rows:
+        assert "gradmgr" in row.cells or "embedding" in row.cells
+
+
 # ---------------------------------------------------------------- reporting
 
 

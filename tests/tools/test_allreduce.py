@@ -726,6 +726,14 @@ def test_rows_of_tables_are_exchanged_whatever_each_rank_reached():
                     np.testing.assert_allclose(w.grad.to_dense(), step * v.grad / count, rtol=1e-6)
                 assert ws[2].grad is None
                 assert dense.grad.tolist() == [step * SIZE / count] * 3
+        from gradmgr._arrays import table_rows
+        table_rows._LARGE_TABLE = table_rows._SORTING = 0
+        for sparse in (True, False):  # rows that were not asked for are exchanged as such where that is asked for
+            w = tensor(np.ones((400, 3)))
+            with GradManager().attach(w, dist.make_allreduce_cb("sum", sparse=sparse)) as gm:
+                gm.backward(w[np.array([RANK, 7])].sum())
+            assert w.grad.is_sparse == sparse
+            assert w.grad.numpy()[:9, 0].tolist() == [1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 3.0, 0.0]
         w = tensor(tables[0])  # a callback of whole gradients takes rows, too
         with GradManager().attach(w, dist.make_allreduce_cb("sum")) as gm:
             gm.backward(F.embedding(np.array([RANK]), w, sparse=True).sum())
