@@ -220,7 +220,7 @@ class RowSparse(Tensor):
         if not self.content.on_request and np.result_type(self.dtype, factor) != self.dtype:
             return False
         limits = np.finfo(self.dtype)  # 0 times what is inf in this dtype is NaN
-        return float(limits.tiny) <= abs(float(factor)) <= float(limits.max)
+        return float(limits.smallest_subnormal) <= abs(float(factor)) <= float(limits.max)
 
     def _takes(self, table: Any) -> bool:
         """Tell whether these rows can be added to a plain array."""
