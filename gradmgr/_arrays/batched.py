@@ -33,12 +33,14 @@ RULES: dict[Any, Callable[..., Any]] = {}
 class Level:
     """One vmap: how many examples it has, and how deep it is nested in others."""
 
-    __slots__ = ("_gradients", "identity", "order", "root", "size")
+    __slots__ = ("_gradients", "_written", "identity", "order", "root", "size")
 
     def __init__(self, size: int, depth: int, root: Any = np) -> None:
         self.size = size
         # By id, tensors that were given gradients of this level, and what was their gradient before.
         self._gradients: dict[int, tuple[weakref.ref[Any], Any]] = {}
+        # By id, tensors that are alive to which values of this level were written in place, and what they were before.
+        self._written: dict[int, tuple[weakref.ref[Any], Any]] = {}
         self.order = (depth, id(self))  # any order will do, if it is always the same
         self.root = root  # NumPy or CuPy
         self.identity: Any = None  # the inner array whose examples are the unit vectors, if there is one
@@ -55,6 +57,15 @@ class Level:
             t = known()
             if t is not None:
                 yield t, before
+
+    def note_write(self, t: Any, before: Any) -> None:
+        """Note that a tensor was the same for all examples, with this value, until a write in place."""
+        key, written = id(t), self._written
+        written[key] = weakref.ref(t, lambda _: written.pop(key, None)), before
+
+    def written_tensors(self) -> list[tuple[Any, Any]]:
+        """Return the tensors that `note_write` was told of and that are alive, with what they were before."""
+        return [(t, before) for known, before in list(self._written.values()) if (t := known()) is not None]
 
     @property
     def library(self) -> Library:

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, TypeVar, Union
 
 from gradmgr import errors
-from gradmgr._arrays import libraries
+from gradmgr._arrays import batched, libraries
 from gradmgr._engine.cleanup import Scope, complete
 from gradmgr._engine.collector import interrupts_here
 from gradmgr._engine.interceptors import Interceptor
@@ -441,6 +441,8 @@ def rebind(x: Tensor, z: Tensor) -> Tensor:
     for rec in recorders(state):
         if rec.trace_log is not None and (node_id := rec.node_id_of(x)) is not None:
             rec.trace_log.record_write(x, node_id)
+    if z._array.__class__ is batched.Batched and not batched.is_batched_at(x._array, z._array.level):
+        z._array.level.note_write(x, snapshot(x, recorders(state)))  # vmap looks at its end whether x is still there
     try:
         try:
             _rebind(x, z, state)

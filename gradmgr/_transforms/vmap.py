@@ -170,6 +170,16 @@ class _Mapping(Intercepting):
         return grad is not None and is_batched_at(grad._array, self._level) and not is_batched_at(t._array, self._level)
 
 
+def _restore_written(level: Level) -> Tensor | None:
+    """Give tensors that were the same for all examples, and outlive a vmap, their values again; return one of them."""
+    changed = None
+    for t, before in level.written_tensors():
+        if is_batched_at(t._array, level):
+            changed = t
+            rebind(t, before if isinstance(before, Tensor) else wrap(before))
+    return changed
+
+
 def _batched_in(values: Any) -> Iterator[Any]:
     for value in values:
         if isinstance(value, (list, tuple)):
@@ -224,8 +234,8 @@ def vmap(
     Inside, a value that differs between examples cannot be converted (`float(x)`, `x.numpy()`) or branched
     on (`if x > 0`), and no array may have a shape that depends on it (`x[x > 0]`); each raises. A NumPy
     function without a rule of its own is called once for each example. Do not write in place to a tensor that was
-    made outside, `w += x`: it would hold values that differ between examples from then on. Nor leave gradients in the
-    `.grad` of such a tensor: an error is raised at the end, and its `.grad` is as before.
+    made outside, `w += x`, values that differ between examples, nor leave such gradients in its `.grad`: an error is
+    raised at the end, and the tensor and its `.grad` are as before.
 
     Args:
         func: takes tensors, or lists, tuples and dicts of them, and returns such. It is given plain arrays
@@ -372,12 +382,13 @@ class _VmapCall:
             t for t in (*inputs, *leaves_of(kwargs)) if isinstance(t, Tensor) and not is_batched_at(t._array, level)
         ]
         running = _Mapping(mapping, shared)
-        made = running.run(self._call_func, rebuilt(args, iter(inputs)), kwargs)
+        try:
+            made = running.run(self._call_func, rebuilt(args, iter(inputs)), kwargs)
+        except BaseException:
+            _restore_written(level)
+            raise
         if running.changed is not None:
-            raise errors.BatchedWriteError(
-                f"vmap({self.name}): {describe(running.changed)}, which is the same for all examples, was written to "
-                "in place with values that differ between examples; write x = x + y instead of x += y, or map over it"
-            )
+            raise self._written_error(running.changed)
         if running.given_gradient is not None:
             raise errors.BatchedWriteError(
                 f"vmap({self.name}): the .grad of {describe(running.given_gradient)}, which is the same for all "
@@ -385,10 +396,20 @@ class _VmapCall:
                 "or by `g, w.grad = w.grad, None` inside, or map over the tensor"
             )
         outs, dims_out = leaves_of(made), self._result_dims(made)
-        return (
-            made,
-            [self._unbatched_result(y, level, place) for y, place in zip(outs, dims_out, strict=True)],
-            dims_out,
+        results = [self._unbatched_result(y, level, place) for y, place in zip(outs, dims_out, strict=True)]
+        structure = rebuilt(made, iter([None] * len(outs)))
+        made = outs = None  # what was made inside is gone then
+        if level.written_tensors():
+            gc.collect()  # though objects refer to each other
+            changed = _restore_written(level)
+            if changed is not None:
+                raise self._written_error(changed)
+        return structure, results, dims_out
+
+    def _written_error(self, t: Tensor) -> Exception:
+        return errors.BatchedWriteError(
+            f"vmap({self.name}): {describe(t)}, which is the same for all examples, was written to in place with "
+            "values that differ between examples; write x = x + y instead of x += y, or map over it"
         )
 
     def _call_func(self, args: Any, kwargs: dict[str, Any]) -> Any:

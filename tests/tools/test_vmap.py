@@ -659,6 +659,85 @@ def test_an_argument_that_is_the_same_for_all_is_not_changed_for_good() -> None:
     np.testing.assert_array_equal(w.grad.numpy(), [2.0, 4.0])
 
 
+def _write_all(w: Tensor, row: Tensor) -> Any:
+    w[...] = row
+
+
+def _write_a_number(w: Tensor, row: Tensor) -> Any:
+    w[0] = row[1]
+
+
+def _add(w: Tensor, row: Tensor) -> Any:
+    w += row
+    return w
+
+
+def _add_by_out(w: Tensor, row: Tensor) -> Any:
+    return [np.add(w, row, out=w), {"w": w}]
+
+
+def _write_twice(w: Tensor, row: Tensor) -> Any:
+    w *= row
+    w[1] = 0.0
+
+
+def _write_in_a_nested_vmap(w: Tensor, row: Tensor) -> Any:
+    def write(number: Tensor) -> Tensor:
+        w[0] = number
+        return number
+
+    return vmap(write)(row)
+
+
+def _fail(w: Tensor, row: Tensor) -> Any:
+    w += row
+    raise ZeroDivisionError
+
+
+@pytest.mark.parametrize(
+    "write", [_write_all, _write_a_number, _add, _add_by_out, _write_twice, _write_in_a_nested_vmap, _fail]
+)
+@pytest.mark.parametrize("chunk_size", [None, 2])
+def test_a_tensor_from_outside_is_not_changed_for_good(
+    write: Callable[[Tensor, Tensor], Any], chunk_size: int | None
+) -> None:
+    w, x = tensor([1.0, 2.0]), rows(3, 2)
+
+    def f(row: Tensor) -> Any:
+        found = write(doubled, row)
+        return row if found is None else found
+
+    expected: Any = ZeroDivisionError if write is _fail else errors.BatchedWriteError
+    gm = GradManager().attach(w)
+    with gm:
+        doubled = w * 2
+        with pytest.raises(expected, match=None if write is _fail else r"a Tensor of shape \(2,\).*the same for all"):
+            vmap(f, chunk_size=chunk_size)(x)
+        assert type(doubled._array) is np.ndarray
+        assert doubled.tolist() == [2.0, 4.0]
+        gm.backward((doubled * doubled).sum())
+    np.testing.assert_array_equal(w.grad.numpy(), [8.0, 16.0])
+
+
+def test_what_was_made_inside_is_written_to_and_may_be_returned() -> None:
+    x = rows(3, 2)
+
+    def f(row: Tensor) -> Any:
+        t, kept = tensor(np.zeros(2)), gnp.zeros(2)
+        t[...] = row
+        kept += row
+
+        def again(n: int) -> Tensor:  # it refers to itself, and to t
+            return t if n == 0 else again(n - 1)
+
+        return [kept, {"t": again(2) + kept}, kept]
+
+    one, two, three = vmap(f)(x)
+    np.testing.assert_array_equal(one.numpy(), x.numpy())
+    np.testing.assert_array_equal(two["t"].numpy(), 2 * x.numpy())
+    np.testing.assert_array_equal(three.numpy(), x.numpy())
+
+
 def _by_backward(w: Tensor, row: Tensor) -> Tensor:
     gm = GradManager().attach(w)
     with gm:
