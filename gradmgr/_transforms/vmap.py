@@ -398,7 +398,7 @@ class _VmapCall:
         outs, dims_out = leaves_of(made), self._result_dims(made)
         results = [self._unbatched_result(y, level, place) for y, place in zip(outs, dims_out, strict=True)]
         structure = rebuilt(made, iter([None] * len(outs)))
-        made = outs = None  # what was made inside is gone then
+        del made, outs  # what was made inside is gone then
         if level.written_tensors():
             gc.collect()  # though objects refer to each other
             changed = _restore_written(level)

@@ -319,7 +319,7 @@ def is_packable(p: Tensor) -> bool:
 
 
 def is_refused(rows: TableRows | None) -> bool:
-    """Tell whether a gradient is of rows that the user asked for; others stand for a whole table."""
+    """Tell whether rows, if a gradient is of rows, are what the user asked for; others stand for a whole table."""
     return rows is not None and rows.on_request
 
 
@@ -481,7 +481,8 @@ class Chunk:
         found: list[Any] = []
         for p, g in zip(self.params, held, strict=True):
             rows = stored_rows(g)
-            if g is not None and (rows is None if use == "need" else is_refused(rows) if use == "refuse" else False):
+            is_wrong = (use == "need" and rows is None) or (use == "refuse" and is_refused(rows))
+            if g is not None and is_wrong:
                 raise errors.UnsupportedFunctionError(
                     f"step(): the gradient of {describe(p)} is {_ROWS_OR_ALL[g.is_sparse]}; {_WHAT_TO_DO[use]}"
                 )
