@@ -16,7 +16,7 @@ from gradmgr._engine.cleanup import complete
 from gradmgr._engine.context import current, interceptors_of, rebind, recorders, run_in
 from gradmgr._engine.hooks import handle
 from gradmgr._engine.recorder import Recorder, is_tracked_by
-from gradmgr._engine.row_sparse import row_sparse, stored_rows
+from gradmgr._engine.row_sparse import RowSparse, row_sparse, stored_rows
 from gradmgr._engine.tape import Tape
 from gradmgr._engine.tensor import Tensor, raw, wrap
 
@@ -66,7 +66,7 @@ def write(results: dict[Tensor, Any], outer: Any, replaced: Container[Tensor] = 
             if known and (adding or held is None) and (is_tracked_by(known, g) or is_tracked_by(known, held)):
                 fresh.append((t, run_in(outer, _recorded_sum, held, g, known)))
                 continue
-            rows = stored_rows(g)
+            rows = stored_rows(g) if isinstance(g, RowSparse) else None
             if rows is not None and _may_stay_rows(rows, t):
                 if held is None:
                     fresh.append((t, row_sparse(rows.owned())))
