@@ -596,7 +596,18 @@ def get_backwarding_grad_manager() -> GradManager | None:
 
 
 class GradManagerGroup(_Recording):
-    """Managers that record together: all record what is computed, none records another's backward."""
+    """Managers that record together: all record what is computed, none records another's backward.
+
+    >>> from gradmgr import GradManager, tensor
+    >>> x, y = tensor(3.0), tensor(4.0)
+    >>> by_x, by_y = GradManager().attach(x), GradManager().attach(y)
+    >>> with by_x | by_y:
+    ...     product = x * y
+    ...     by_x.backward(product)
+    ...     by_y.backward(product)
+    >>> x.grad, y.grad
+    (Tensor(4.), Tensor(3.))
+    """
 
     def __init__(self, managers: Iterable[GradManager]) -> None:
         self._managers = list(managers)

@@ -193,6 +193,15 @@ class Optimizer:
     that comes to it in a backward pass is an error.
 
     From the first step on the small parameters of a group share one buffer; a program notices this only by its speed.
+
+    >>> from gradmgr import tensor
+    >>> from gradmgr.optim import SGD
+    >>> w, b = tensor([1.0, 2.0]), tensor(0.5)
+    >>> optimizer = SGD([{"params": [w]}, {"params": [b], "lr": 1.0}], lr=0.1)
+    >>> w.grad, b.grad = tensor([10.0, 10.0]), tensor(0.25)
+    >>> optimizer.step()
+    >>> w, b
+    (Tensor([0., 1.]), Tensor(0.25))
     """
 
     def __init__(self, params: Any, defaults: Mapping[str, Any]) -> None:
