@@ -152,7 +152,13 @@ class LRScheduler(Saved):
         raise NotImplementedError
 
     def get_last_lr(self) -> list[float]:
-        """Return each group's `lr` as it was last set."""
+        """Return each group's `lr` as it was last set.
+
+        >>> from gradmgr import optim, tensor
+        >>> optimizer = optim.SGD([tensor([1.0])], lr=0.5)
+        >>> optim.lr_scheduler.ExponentialLR(optimizer, gamma=0.1).get_last_lr()
+        [0.5]
+        """
         return self._last_lr
 
     @runs_each_time_without_tensors
