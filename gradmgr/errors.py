@@ -433,6 +433,7 @@ def put_name(error: Exception, name: str) -> None:
     In place, so that the error keeps its type, its traceback and what else it knows. Where an op
     within had put its own name, that of the function called last, the user's, replaces it.
     """
+    _hint_at_numpys_keyword(error)
     text = getattr(error, "_unnamed", None) or str(error)
     if re.search(rf"^{name}\b|(?<![\w.]){name}\(|numpy\.{name}\b|'{name}'", text):
         return
@@ -441,6 +442,24 @@ def put_name(error: Exception, name: str) -> None:
         error._msg = name if text.startswith("axis ") else f"{name}: {text.partition(': axis ')[0]}"
     else:
         error.args = (f"{name}: {text}",)
+
+
+# Keywords of torch's functions, and NumPy's for the same.
+_KEYWORDS = MappingProxyType({"dim": "axis", "dims": "axis", "keepdim": "keepdims"})
+
+
+def _hint_at_numpys_keyword(error: Exception) -> None:
+    """Add to an error of arguments that torch's functions take what NumPy's take instead."""
+    text = str(error)
+    if not isinstance(error, TypeError) or "NumPy's" in text:
+        return
+    refused = re.search(r"unexpected keyword argument '(dim|dims|keepdim)'", text)
+    if refused:
+        error.args = (f"{text}; NumPy's keyword for it is {_KEYWORDS[refused[1]]}=",)
+    elif re.search("Cannot interpret '(True|False)' as a data type", text):
+        error.args = (f"{text}; after axis comes NumPy's dtype: write keepdims=True",)
+    elif re.search(r"out=\.\.\.\) writes into .* found bool", text):
+        error.args = (f"{text}; after axis comes NumPy's out: write keepdims=True",)
 
 
 def warn(message: str, category: type[Warning]) -> None:
