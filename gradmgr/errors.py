@@ -9,71 +9,242 @@ from types import MappingProxyType
 
 
 class GradmgrError(Exception):
-    """The root of everything gradmgr raises on its own account."""
+    """The root of everything gradmgr raises on its own account.
+
+    >>> from gradmgr import GradManager, errors, tensor
+    >>> try:
+    ...     GradManager().backward(tensor(1.0))
+    ... except errors.GradmgrError as error:
+    ...     print(type(error).__name__, isinstance(error, RuntimeError))
+    RecordingError True
+    """
 
 
 class RecordingError(GradmgrError, RuntimeError):
-    """A manager was asked for something its recording state does not allow."""
+    """A manager was asked for something its recording state does not allow.
+
+    >>> from gradmgr import GradManager
+    >>> with GradManager() as gm:  # doctest: +ELLIPSIS
+    ...     gm.record()
+    Traceback (most recent call last):
+        ...
+    gradmgr.errors.RecordingError: record() was called on a GradManager that is recording already; call release() ...
+    """
 
 
 class NotRecordedError(GradmgrError, RuntimeError):
-    """A tensor was used as if a manager had recorded how it came about."""
+    """A tensor was used as if a manager had recorded how it came about.
+
+    >>> from gradmgr import GradManager, tensor
+    >>> with GradManager() as gm:  # doctest: +ELLIPSIS
+    ...     gm.backward(tensor(1.0))
+    Traceback (most recent call last):
+        ...
+    gradmgr.errors.NotRecordedError: backward: this GradManager does not know y number 0, a Tensor of shape () ...
+    """
 
 
 class StaleValueError(GradmgrError, RuntimeError):
-    """Memory that a derivative needs was declared overwritten from outside."""
+    """Memory that a derivative needs was declared overwritten from outside.
+
+    >>> import numpy
+    >>> from gradmgr import GradManager, asarray, graph
+    >>> memory = numpy.array([1.0, 2.0])
+    >>> x = asarray(memory)  # shares the memory
+    >>> with GradManager().attach(x) as gm:  # doctest: +ELLIPSIS
+    ...     y = (x * x).sum()
+    ...     memory[0] = 5.0
+    ...     graph.increment_version(x)
+    ...     gm.backward(y)
+    Traceback (most recent call last):
+        ...
+    gradmgr.errors.StaleValueError: the derivative of op 'multiply' needs a value in memory that ...
+    """
 
 
 class TrackedConversionError(GradmgrError, TypeError):
-    """A tracked tensor was about to become a plain array behind the user's back."""
+    """A tracked tensor was about to become a plain array behind the user's back.
+
+    >>> import numpy
+    >>> from gradmgr import GradManager, tensor
+    >>> x = tensor([1.0, 2.0])
+    >>> with GradManager().attach(x):  # doctest: +ELLIPSIS
+    ...     numpy.asarray(x * 2.0)
+    Traceback (most recent call last):
+        ...
+    gradmgr.errors.TrackedConversionError: a Tensor of shape (2,) and dtype float64 is tracked by a manager and ...
+    """
 
 
 class UnsupportedFunctionError(GradmgrError, TypeError):
-    """NumPy has this function, gradmgr does not."""
+    """NumPy has this function, gradmgr does not.
+
+    >>> import numpy
+    >>> from gradmgr import tensor
+    >>> halve = numpy.frompyfunc(lambda x: x / 2, 1, 1)
+    >>> halve(tensor([1.0, 2.0]))  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+        ...
+    gradmgr.errors.UnsupportedFunctionError: <lambda> (vectorized) was called on a Tensor: gradmgr has no ...
+    """
 
 
 class GaugeError(GradmgrError, RuntimeError):
-    """A result was made to depend on a choice the library is free in: a vector's phase, a null space's basis."""
+    """A result was made to depend on a choice the library is free in: a vector's phase, a null space's basis.
+
+    >>> import gradmgr.numpy as np
+    >>> from gradmgr import functional, tensor
+    >>> a = tensor([[1.0], [2.0], [0.5]])
+    >>> functional.vjp(lambda a: np.linalg.svd(a)[0].sum(), a)  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+        ...
+    gradmgr.errors.GaugeError: the derivative of svd: the result depends on the vectors that ...
+    """
 
 
 class AnomalyError(GradmgrError, RuntimeError):
-    """A derivative is NaN, or failed, under anomaly detection."""
+    """A derivative is NaN, or failed, under anomaly detection.
+
+    >>> import gradmgr.numpy as np
+    >>> from gradmgr import GradManager, detect_anomaly, tensor
+    >>> x = tensor([0.0])
+    >>> with np.errstate(all="ignore"), detect_anomaly(), GradManager().attach(x) as gm:  # doctest: +ELLIPSIS
+    ...     gm.backward(np.sum(np.sqrt(x) * 0.0))
+    Traceback (most recent call last):
+        ...
+    gradmgr.errors.AnomalyError: the derivative of op 'sqrt' is NaN in the gradient of its input number 0; it was ...
+    """
 
 
 class CallbackError(GradmgrError, TypeError):
-    """A callback did not return a gradient or a future of one."""
+    """A callback did not return a gradient or a future of one.
+
+    >>> from gradmgr import GradManager, tensor
+    >>> x = tensor(1.0)
+    >>> with GradManager().attach({"x": x}, callbacks=lambda t, grad: 2.0) as gm:  # doctest: +ELLIPSIS
+    ...     gm.backward(x * 2.0)
+    Traceback (most recent call last):
+        ...
+    gradmgr.errors.CallbackError: callback <lambda> on ... gave float; return a Tensor, ...
+    """
 
 
 class FunctionError(GradmgrError, RuntimeError):
-    """A user's Function does not do what was asked of it."""
+    """A user's Function does not do what was asked of it.
+
+    >>> from gradmgr import Function, GradManager, tensor
+    >>> class Double(Function):
+    ...     @staticmethod
+    ...     def forward(ctx, x):
+    ...         return x * 2.0
+    ...
+    ...     @staticmethod
+    ...     def backward(ctx, g):
+    ...         return g * 2.0, g
+    >>> x = tensor(1.0)
+    >>> with GradManager().attach(x) as gm:  # doctest: +ELLIPSIS
+    ...     gm.backward(Double.apply(x))
+    Traceback (most recent call last):
+        ...
+    gradmgr.errors.FunctionError: Double.backward returned 2 gradients for 1 argument of forward; ...
+    """
 
 
 class MissingRuleError(GradmgrError, NotImplementedError):
-    """A user's Function lacks the method that this derivative needs."""
+    """A user's Function lacks the method that this derivative needs.
+
+    >>> from gradmgr import Function, GradManager, tensor
+    >>> class Double(Function):
+    ...     @staticmethod
+    ...     def forward(ctx, x):
+    ...         return x * 2.0
+    >>> x = tensor(1.0)
+    >>> with GradManager().attach(x) as gm:  # doctest: +ELLIPSIS
+    ...     gm.backward(Double.apply(x))
+    Traceback (most recent call last):
+        ...
+    gradmgr.errors.MissingRuleError: Double must define the static method backward(ctx, *grad_outputs), or vjp, ...
+    """
 
 
 class HooksDisabledError(GradmgrError, RuntimeError):
-    """Hooks on saved tensors were entered where they are forbidden."""
+    """Hooks on saved tensors were entered where they are forbidden.
+
+    >>> from gradmgr import graph
+    >>> with graph.disable_saved_tensors_hooks("this model's values stay where they are"), graph.save_on_cpu():
+    ...     pass
+    Traceback (most recent call last):
+        ...
+    gradmgr.errors.HooksDisabledError: this model's values stay where they are
+    """
 
 
 class CheckpointError(GradmgrError, RuntimeError):
-    """A checkpointed function did not do the same again, or was used in a way that cannot be repeated."""
+    """A checkpointed function did not do the same again, or was used in a way that cannot be repeated.
+
+    >>> from gradmgr import GradManager, checkpoint, tensor
+    >>> x, factors = tensor(2.0), iter([1.0, 0.0])
+    >>> with GradManager().attach(x) as gm:  # doctest: +ELLIPSIS
+    ...     gm.backward(checkpoint(lambda x: x * x if next(factors) else x, x))
+    Traceback (most recent call last):
+        ...
+    gradmgr.errors.CheckpointError: checkpoint: <lambda> did not do in backward what it did when it was called: ...
+    """
 
 
 class CompileWarning(RuntimeWarning):
-    """A compiled function runs as if it were not compiled; the text says why."""
+    """A compiled function runs as if it were not compiled; the text says why.
+
+    >>> import warnings
+    >>> import gradmgr
+    >>> scale = gradmgr.compile(lambda x: x * float(x.sum()))
+    >>> with warnings.catch_warnings(record=True) as caught:
+    ...     warnings.simplefilter("always")
+    ...     y = scale(gradmgr.tensor([1.0, 2.0]))
+    >>> print(caught[0].message)  # doctest: +ELLIPSIS
+    <lambda> is not replayed, and runs as if it were not compiled: ... float() of an array at ...
+    """
 
 
 class PerformanceWarning(RuntimeWarning):
-    """What was asked for is computed in a slow way; the text says which."""
+    """What was asked for is computed in a slow way; the text says which.
+
+    >>> import warnings
+    >>> import gradmgr.numpy as np
+    >>> from gradmgr import vmap
+    >>> with warnings.catch_warnings(record=True) as caught:
+    ...     warnings.simplefilter("always")
+    ...     y = vmap(np.unique)(np.arange(200.0).reshape(100, 2))
+    >>> print(caught[0].message)  # doctest: +ELLIPSIS
+    unique inside vmap is called once for each of 100 examples, as it has no rule for all of them at once; ...
+    """
 
 
 class PromotionWarning(RuntimeWarning):
-    """An operation gives a wider dtype than its Tensors have."""
+    """An operation gives a wider dtype than its Tensors have.
+
+    >>> import warnings
+    >>> import numpy
+    >>> from gradmgr import detect_promotion, tensor
+    >>> with detect_promotion(), warnings.catch_warnings(record=True) as caught:
+    ...     warnings.simplefilter("always")
+    ...     y = tensor([1.0], dtype=numpy.float32) * numpy.ones(1)
+    >>> print(caught[0].message)  # doctest: +ELLIPSIS
+    multiply of a Tensor of shape (1,) and dtype float32 gives float64, as another operand has float64: ...
+    """
 
 
 class PromotionError(GradmgrError, TypeError):
-    """An operation gives a wider dtype than its Tensors have, within `detect_promotion("raise")`."""
+    """An operation gives a wider dtype than its Tensors have, within `detect_promotion("raise")`.
+
+    >>> import numpy
+    >>> from gradmgr import detect_promotion, tensor
+    >>> with detect_promotion("raise"):  # doctest: +ELLIPSIS
+    ...     tensor([1.0], dtype=numpy.float32) * numpy.ones(1)
+    Traceback (most recent call last):
+        ...
+    gradmgr.errors.PromotionError: multiply of a Tensor of shape (1,) and dtype float32 gives float64, as another ...
+    """
 
 
 class AllocatorError(GradmgrError, RuntimeError):
@@ -89,47 +260,144 @@ class MixedArraysError(GradmgrError, TypeError):
 
 
 class BatchedValueError(GradmgrError, RuntimeError):
-    """One value was asked for, inside vmap, of a tensor whose values differ between examples."""
+    """One value was asked for, inside vmap, of a tensor whose values differ between examples.
+
+    >>> from gradmgr import tensor, vmap
+    >>> vmap(lambda x: x if x > 0 else -x)(tensor([1.0, -2.0]))  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+        ...
+    gradmgr.errors.BatchedValueError: the truth of a tensor inside vmap: its values differ between examples, ...
+    """
 
 
 class RandomnessError(GradmgrError, RuntimeError):
-    """Random numbers were drawn inside vmap, whose randomness= does not say whether they differ between examples."""
+    """Random numbers were drawn inside vmap, whose randomness= does not say whether they differ between examples.
+
+    >>> from gradmgr import tensor, vmap
+    >>> from gradmgr.nn import functional as F
+    >>> vmap(F.dropout)(tensor([1.0, -2.0]))  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+        ...
+    gradmgr.errors.RandomnessError: vmap(dropout): dropout draws random numbers; say randomness='same' ...
+    """
 
 
 class BatchedWriteError(GradmgrError, RuntimeError):
-    """A write, inside vmap, of values that differ between examples to memory that all examples share."""
+    """A write, inside vmap, of values that differ between examples to memory that all examples share.
+
+    >>> from gradmgr import tensor, vmap
+    >>> def add(total, x):
+    ...     total += x
+    ...     return total
+    >>> vmap(add, in_dims=(None, 0))(tensor(0.0), tensor([1.0, -2.0]))  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+        ...
+    gradmgr.errors.BatchedWriteError: vmap(add): a Tensor of shape () and dtype float64, which is the same for all ...
+    """
 
 
 class DtypeError(GradmgrError, TypeError):
-    """A dtype that cannot carry or receive this gradient."""
+    """A dtype that cannot carry or receive this gradient.
+
+    >>> from gradmgr import GradManager, tensor
+    >>> GradManager().attach(tensor([1, 2]))  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+        ...
+    gradmgr.errors.DtypeError: attach: element 0, a Tensor of shape (2,) and dtype int64, cannot have a gradient; ...
+    """
 
 
 class ShapeError(GradmgrError, ValueError):
-    """A shape that does not fit what it was given for."""
+    """A shape that does not fit what it was given for.
+
+    >>> from gradmgr import tensor
+    >>> x = tensor([1.0, 2.0])
+    >>> x.grad = tensor([1.0])  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+        ...
+    gradmgr.errors.ShapeError: the .grad of a Tensor of shape (2,) and dtype float64 must have its shape (2,); ...
+    """
 
 
 class DeviceError(GradmgrError, RuntimeError):
-    """A device was asked for that this machine or installation does not have."""
+    """A device was asked for that this machine or installation does not have.
+
+    >>> from gradmgr import tensor
+    >>> tensor([1.0], device="cuda:99")  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+        ...
+    gradmgr.errors.DeviceError: ...
+    """
 
 
 class GradcheckError(GradmgrError, RuntimeError, AssertionError):
-    """An analytic derivative disagrees with the numeric one; also an AssertionError, as a failed test is."""
+    """An analytic derivative disagrees with the numeric one; also an AssertionError, as a failed test is.
+
+    >>> from gradmgr import Function, gradcheck, tensor
+    >>> class Double(Function):
+    ...     @staticmethod
+    ...     def forward(ctx, x):
+    ...         return x * 2.0
+    ...
+    ...     @staticmethod
+    ...     def backward(ctx, g):
+    ...         return g * 3.0
+    >>> gradcheck(Double.apply, tensor([1.0]), check_forward_ad=False)  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+        ...
+    gradmgr.errors.GradcheckError: the derivatives do not agree:
+    - reverse Jacobian of output 0 by input 0: 1 of 1 differ, most at [0] by [0]: found 3.0, expected ...
+    """
 
 
 class LabelError(GradmgrError, IndexError):
-    """A label of a loss, or an index of a table, is outside of what there is."""
+    """A label of a loss, or an index of a table, is outside of what there is.
+
+    >>> import numpy
+    >>> from gradmgr.nn import functional as F
+    >>> F.nll_loss(numpy.array([[-1.0, -2.0]]), numpy.array([2]))  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+        ...
+    gradmgr.errors.LabelError: nll_loss takes labels from 0 to 1, of 2 classes, and ignore_index=-100; found 2 ...
+    """
 
 
 class NonFiniteError(GradmgrError, RuntimeError):
-    """A number that was to be finite is infinite or NaN."""
+    """A number that was to be finite is infinite or NaN.
+
+    >>> import numpy
+    >>> from gradmgr import optim, tensor
+    >>> w = tensor([1.0])
+    >>> w.grad = tensor([numpy.inf])
+    >>> optim.clip_grad_norm_([w], 1.0, error_if_nonfinite=True)  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+        ...
+    gradmgr.errors.NonFiniteError: clip_grad_norm_: the norm of order 2 of all gradients is inf; ...
+    """
 
 
 class StateError(GradmgrError, ValueError):
-    """A saved state does not fit what it is loaded into, or its file was not written by gradmgr."""
+    """A saved state does not fit what it is loaded into, or its file was not written by gradmgr.
+
+    >>> from gradmgr import nn
+    >>> nn.Linear(2, 3).load_state_dict(nn.Linear(2, 4).state_dict())  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+        ...
+    gradmgr.errors.StateError: load_state_dict: the state does not fit Linear; nothing was changed:
+      weight: shape (4, 2) in the state, (3, 2) here
+      ...
+    """
 
 
 class DistributedError(GradmgrError, RuntimeError):
-    """The ranks did not ask for the same, or MPI or NCCL failed."""
+    """The ranks did not ask for the same, or MPI or NCCL failed.
+
+    >>> from gradmgr import distributed
+    >>> distributed.rank()  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+        ...
+    gradmgr.errors.DistributedError: the ranks are not connected; call gradmgr.distributed.init() once ...
+    """
 
     asked: tuple[str, ...] = ()  # what each rank did, where that is what they did not agree on
 
@@ -165,6 +433,7 @@ def put_name(error: Exception, name: str) -> None:
     In place, so that the error keeps its type, its traceback and what else it knows. Where an op
     within had put its own name, that of the function called last, the user's, replaces it.
     """
+    _hint_at_numpys_keyword(error)
     text = getattr(error, "_unnamed", None) or str(error)
     if re.search(rf"^{name}\b|(?<![\w.]){name}\(|numpy\.{name}\b|'{name}'", text):
         return
@@ -173,6 +442,24 @@ def put_name(error: Exception, name: str) -> None:
         error._msg = name if text.startswith("axis ") else f"{name}: {text.partition(': axis ')[0]}"
     else:
         error.args = (f"{name}: {text}",)
+
+
+# Keywords of torch's functions, and NumPy's for the same.
+_KEYWORDS = MappingProxyType({"dim": "axis", "dims": "axis", "keepdim": "keepdims"})
+
+
+def _hint_at_numpys_keyword(error: Exception) -> None:
+    """Add to an error of arguments that torch's functions take what NumPy's take instead."""
+    text = str(error)
+    if not isinstance(error, TypeError) or "NumPy's" in text:
+        return
+    refused = re.search(r"unexpected keyword argument '(dim|dims|keepdim)'", text)
+    if refused:
+        error.args = (f"{text}; NumPy's keyword for it is {_KEYWORDS[refused[1]]}=",)
+    elif re.search("Cannot interpret '(True|False)' as a data type", text):
+        error.args = (f"{text}; after axis comes NumPy's dtype: write keepdims=True",)
+    elif re.search(r"out=\.\.\.\) writes into .* found bool", text):
+        error.args = (f"{text}; after axis comes NumPy's out: write keepdims=True",)
 
 
 def warn(message: str, category: type[Warning]) -> None:

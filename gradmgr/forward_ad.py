@@ -47,7 +47,15 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class UnpackedDualTensor(NamedTuple):
-    """What `unpack_dual` returns: `primal`, the values, and `tangent`, None where there is none."""
+    """What `unpack_dual` returns: `primal`, the values, and `tangent`, None where there is none.
+
+    >>> from gradmgr import forward_ad, tensor
+    >>> with forward_ad.dual_level():
+    ...     x = forward_ad.make_dual(tensor(3.0), tensor(1.0))
+    ...     primal, tangent = forward_ad.unpack_dual(x**2)
+    >>> primal, tangent
+    (Tensor(9.), Tensor(6.))
+    """
 
     primal: Tensor
     tangent: Tensor | None

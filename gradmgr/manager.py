@@ -180,6 +180,14 @@ class GradManager(_Recording):
             TypeError: an element is no Tensor, or has a dtype other than float16/32/64, bfloat16,
                 complex64/128; or a callback cannot be called.
             ValueError: an iterator has no tensor left.
+
+        >>> from gradmgr import GradManager, tensor
+        >>> x, y = tensor(3.0), tensor(4.0)
+        >>> gm = GradManager().attach({"x": x}).attach(y, callbacks=lambda t, grad: grad * 10.0)
+        >>> with gm:
+        ...     gm.backward(x * y)
+        >>> x.grad, y.grad
+        (Tensor(4.), Tensor(30.))
         """
         if callbacks is not None and callback is not None:
             raise TypeError("attach takes callbacks= or callback=, not both; give one list")
@@ -204,6 +212,12 @@ class GradManager(_Recording):
         Raises:
             TypeError: an element is no Tensor.
             ValueError: a tensor is not attached here; nothing is then detached.
+
+        >>> from gradmgr import GradManager, tensor
+        >>> x, y = tensor(3.0), tensor(4.0)
+        >>> gm = GradManager().attach([x, y]).detach(y)
+        >>> gm.attached_tensors()
+        [Tensor(3.)]
         """
         pairs = list(named(tensors))
         for position, (name, t) in enumerate(pairs):
@@ -223,11 +237,29 @@ class GradManager(_Recording):
         return self
 
     def attached_tensors(self) -> list[Tensor]:
-        """Return the attached tensors that are alive, in the order of attachment."""
+        """Return the attached tensors that are alive, in the order of attachment.
+
+        >>> from gradmgr import GradManager, tensor
+        >>> x, y = tensor(3.0), tensor(4.0)
+        >>> gm = GradManager().attach([x, y])
+        >>> del y  # attachment is weak
+        >>> gm.attached_tensors()
+        [Tensor(3.)]
+        """
         return self._attachments.tensors()
 
     def clear_grad(self) -> None:
-        """Set `.grad` to None on every attached tensor."""
+        """Set `.grad` to None on every attached tensor.
+
+        >>> from gradmgr import GradManager, tensor
+        >>> x = tensor(3.0)
+        >>> gm = GradManager().attach(x)
+        >>> with gm:
+        ...     gm.backward(x * x)
+        >>> gm.clear_grad()
+        >>> x.grad is None
+        True
+        """
         clear(self.attached_tensors())
 
     def register_after_backward_callback(self, callback: Callable[[], Any]) -> None:
@@ -235,6 +267,14 @@ class GradManager(_Recording):
 
         Raises:
             TypeError: `callback` cannot be called.
+
+        >>> from gradmgr import GradManager, tensor
+        >>> x = tensor(3.0)
+        >>> gm = GradManager().attach(x)
+        >>> gm.register_after_backward_callback(lambda: print("all gradients are computed"))
+        >>> with gm:
+        ...     gm.backward(x * x)
+        all gradients are computed
         """
         if not callable(callback):
             raise TypeError(f"register_after_backward_callback takes a function; found {type(callback).__name__}")
@@ -295,6 +335,14 @@ class GradManager(_Recording):
 
         Raises:
             RuntimeError: the manager records already.
+
+        >>> from gradmgr import GradManager, tensor
+        >>> x = tensor(3.0)
+        >>> gm = GradManager().attach(x)
+        >>> gm.record()
+        >>> gm.backward(x * x)
+        >>> x.grad
+        Tensor(6.)
         """
         _record((self,))
 
@@ -373,6 +421,13 @@ class GradManager(_Recording):
             RuntimeError: the manager does not record, or does not know `y`.
             TypeError, ValueError: `dy` does not fit `y` in number, shape or dtype; a callback returned something that
                 is no gradient of its tensor.
+
+        >>> from gradmgr import GradManager, tensor
+        >>> x = tensor([1.0, 2.0])
+        >>> with GradManager().attach(x) as gm:
+        ...     gm.backward(x**2, tensor([1.0, 10.0]))  # weights, as x**2 is no single number
+        >>> x.grad
+        Tensor([ 2., 40.])
         """
         tape = self._tape
         if tape is None or not tape.open or self._in_backward.locked():
@@ -598,7 +653,18 @@ def get_backwarding_grad_manager() -> GradManager | None:
 
 
 class GradManagerGroup(_Recording):
-    """Managers that record together: all record what is computed, none records another's backward."""
+    """Managers that record together: all record what is computed, none records another's backward.
+
+    >>> from gradmgr import GradManager, tensor
+    >>> x, y = tensor(3.0), tensor(4.0)
+    >>> by_x, by_y = GradManager().attach(x), GradManager().attach(y)
+    >>> with by_x | by_y:
+    ...     product = x * y
+    ...     by_x.backward(product)
+    ...     by_y.backward(product)
+    >>> x.grad, y.grad
+    (Tensor(4.), Tensor(3.))
+    """
 
     def __init__(self, managers: Iterable[GradManager]) -> None:
         self._managers = list(managers)

@@ -110,6 +110,14 @@ def load(f: str | os.PathLike[str], into: Any = None, *, device: str = "cpu") ->
         TypeError: `into` holds what cannot be loaded into.
         OSError: the file cannot be read.
         MissingDependencyError: it is a safetensors file and that library is not installed.
+
+    >>> import pathlib, tempfile
+    >>> import gradmgr
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = pathlib.Path(folder) / "state"
+    ...     gradmgr.save({"w": gradmgr.tensor([1.0, 2.0]), "epoch": 3}, path)
+    ...     gradmgr.load(path)
+    {'w': Tensor([1., 2.]), 'epoch': 3}
     """
     path = os.fsdecode(f)
     saved = _read_file(path, device)

@@ -7,6 +7,8 @@ from gradmgr._engine.tensor import Tensor
 
 __all__ = [
     "beta",
+    "betainc",
+    "betaincinv",
     "betaln",
     "digamma",
     "entr",
@@ -52,6 +54,24 @@ __all__ = [
 ]
 beta: Function2
 """Compute `scipy.special.beta` of Tensors or arrays, differentiably."""
+
+@overload
+def betainc(a: Tensor, b: Any, x: Any, out: Tensor | None = None) -> Tensor: ...
+@overload
+def betainc(a: Any, b: Tensor, x: Any, out: Tensor | None = None) -> Tensor: ...
+@overload
+def betainc(a: Any, b: Any, x: Tensor, out: Tensor | None = None) -> Tensor: ...
+@overload
+def betainc(a: Any, b: Any, x: Any, out: Any = None) -> Any: ...
+@overload
+def betaincinv(a: Tensor, b: Any, y: Any, out: Tensor | None = None) -> Tensor: ...
+@overload
+def betaincinv(a: Any, b: Tensor, y: Any, out: Tensor | None = None) -> Tensor: ...
+@overload
+def betaincinv(a: Any, b: Any, y: Tensor, out: Tensor | None = None) -> Tensor: ...
+@overload
+def betaincinv(a: Any, b: Any, y: Any, out: Any = None) -> Any: ...
+
 betaln: Function2
 """Compute `scipy.special.betaln` of Tensors or arrays, differentiably."""
 digamma: Function1

@@ -17,7 +17,15 @@ Callback = Callable[[Tensor, Tensor], Any]
 
 
 class AttachSpec:
-    """What a manager knows of an attached tensor: `tensor`, a weak reference, and `callbacks`, a list."""
+    """What a manager knows of an attached tensor: `tensor`, a weak reference, and `callbacks`, a list.
+
+    >>> import weakref
+    >>> from gradmgr import AttachSpec, tensor
+    >>> x = tensor(3.0)
+    >>> spec = AttachSpec(weakref.ref(x), [])
+    >>> spec.tensor() is x
+    True
+    """
 
     __slots__ = ("callbacks", "name", "tensor")
 

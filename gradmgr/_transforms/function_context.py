@@ -37,6 +37,21 @@ class FunctionCtx:
     `forward` or `setup_context` fill it, `backward` and `jvp` read it. Any other attribute may be set on
     it. Tensors and arrays of a floating or complex dtype that are set as attributes, also inside lists,
     tuples and dicts, are tracked like saved tensors where derivatives are themselves recorded.
+
+    >>> from gradmgr import Function, GradManager, tensor
+    >>> class Scale(Function):
+    ...     @staticmethod
+    ...     def forward(ctx, x, factor):
+    ...         ctx.factor = factor
+    ...         return x * factor
+    ...     @staticmethod
+    ...     def backward(ctx, g):
+    ...         return g * ctx.factor, None
+    >>> x = tensor(3.0)
+    >>> with GradManager().attach(x) as gm:
+    ...     gm.backward(Scale.apply(x, 2.0))
+    >>> x.grad
+    Tensor(2.)
     """
 
     __slots__ = ("__dict__", "__weakref__", "_gradmgr")

@@ -138,6 +138,13 @@ class Group:
 
     `rank` is this process's place among them (-1 where it is not one of them), `size` their number and `ranks`
     what they are called in the whole world.
+
+    >>> from gradmgr import distributed
+    >>> distributed.init()
+    >>> group = distributed.new_group([0])
+    >>> group.rank, group.size, group.ranks
+    (0, 1, (0,))
+    >>> distributed.finalize()
     """
 
     def __init__(self, ranks: Sequence[int], rank: int, watchdog: WatchdogBase) -> None:

@@ -274,6 +274,14 @@ def all_gather(x: Any, group: Group | None = None) -> Any:
     Raises:
         DistributedError: on every rank, where they did not call the same with equal shapes and dtypes.
         RankFailedError: another rank ended, or did not come within the timeout.
+
+    >>> import numpy
+    >>> from gradmgr import distributed
+    >>> distributed.init()
+    >>> found = distributed.all_gather(numpy.array([1.0, 2.0]))
+    >>> found.shape == (distributed.size(), 2)
+    True
+    >>> distributed.finalize()
     """
     return _apply(_all_gather, _operand(x, "all_gather"), resolve_group(group))
 
@@ -297,6 +305,13 @@ def broadcast(x: Any, root: int = 0, group: Group | None = None) -> Any:
     Raises:
         DistributedError: on every rank, where they did not call the same with equal shapes, dtypes and roots.
         RankFailedError: another rank ended, or did not come within the timeout.
+
+    >>> import numpy
+    >>> from gradmgr import distributed
+    >>> distributed.init()
+    >>> distributed.broadcast(numpy.array([1.0, 2.0]), root=0)
+    array([1., 2.])
+    >>> distributed.finalize()
     """
     x, at = _operand(x, "broadcast"), resolve_group(group)
     if not 0 <= root < at.size:
@@ -309,5 +324,10 @@ def barrier(group: Group | None = None) -> None:
 
     Raises:
         RankFailedError: another rank ended, or did not come within the timeout.
+
+    >>> from gradmgr import distributed
+    >>> distributed.init()
+    >>> distributed.barrier()
+    >>> distributed.finalize()
     """
     resolve_group(group).agree("barrier")

@@ -37,6 +37,14 @@ def bcast_parameters(
         ValueError: there is no such root.
         DistributedError: on every rank, where they gave different tensors; which, is said. Nothing has changed.
         RankFailedError: another rank ended, or did not come within the timeout.
+
+    >>> from gradmgr import distributed, tensor
+    >>> distributed.init()
+    >>> w = tensor([1.0, 2.0])
+    >>> distributed.bcast_parameters({"w": w})
+    >>> w
+    Tensor([1., 2.])
+    >>> distributed.finalize()
     """
     at = resolve_group(group)
     if not 0 <= root < at.size:
@@ -89,6 +97,16 @@ def save(obj: Any, f: str | os.PathLike[str], *, group: Group | None = None) -> 
 
     Raises:
         DistributedError: on the other ranks, where rank 0 raised something: what `gradmgr.save` raises.
+
+    >>> import pathlib, tempfile
+    >>> import gradmgr
+    >>> from gradmgr import distributed
+    >>> distributed.init()
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     distributed.save({"epoch": 3}, pathlib.Path(folder) / "state")
+    ...     gradmgr.load(pathlib.Path(folder) / "state")
+    {'epoch': 3}
+    >>> distributed.finalize()
     """
     at = resolve_group(group)
     failed: Exception | None = None

@@ -136,6 +136,12 @@ def init(backend: str | None = None, *, timeout: float = 300.0) -> None:
     Raises:
         MissingDependencyError: mpi4py, an MPI library, CuPy or NCCL is missing.
         DistributedError: called twice, or the ranks ask for different backends.
+
+    >>> from gradmgr import distributed
+    >>> distributed.init()
+    >>> distributed.rank() < distributed.size()
+    True
+    >>> distributed.finalize()
     """
     if backend is not None and backend not in _BACKENDS:
         raise ValueError(f"distributed.init knows the backends 'mpi' and 'nccl', and None; found {backend!r}")
@@ -171,7 +177,14 @@ def _load_mpi() -> Any:
 
 
 def finalize() -> None:
-    """Disconnect the ranks; each must call it, and waits there for the others. Needless at the program's end."""
+    """Disconnect the ranks; each must call it, and waits there for the others. Needless at the program's end.
+
+    >>> from gradmgr import distributed
+    >>> distributed.init()
+    >>> distributed.finalize()
+    >>> distributed.is_initialized()
+    False
+    """
     with _state.lock:
         world = _need_world()
         _world_group(world).agree("finalize")
@@ -181,7 +194,12 @@ def finalize() -> None:
 
 
 def is_initialized() -> bool:
-    """Tell whether `init` was called."""
+    """Tell whether `init` was called.
+
+    >>> from gradmgr import distributed
+    >>> distributed.is_initialized()
+    False
+    """
     return _state.world is not None
 
 
@@ -222,12 +240,26 @@ _resolve = group  # where an argument has that name
 
 
 def rank(group: Group | None = None) -> int:
-    """Return which of the ranks this process is, from 0; -1 in a group to which it does not belong."""
+    """Return which of the ranks this process is, from 0; -1 in a group to which it does not belong.
+
+    >>> from gradmgr import distributed
+    >>> distributed.init()
+    >>> distributed.rank()  # of a program that was not started by mpiexec
+    0
+    >>> distributed.finalize()
+    """
     return _resolve(group).rank
 
 
 def size(group: Group | None = None) -> int:
-    """Return the number of ranks."""
+    """Return the number of ranks.
+
+    >>> from gradmgr import distributed
+    >>> distributed.init()
+    >>> distributed.size()  # of a program that was not started by mpiexec
+    1
+    >>> distributed.finalize()
+    """
     return _resolve(group).size
 
 
@@ -244,6 +276,13 @@ def new_group(ranks: Iterable[int]) -> Group:
         TypeError: a rank is no integer.
         ValueError: a rank is there twice, or there is none of that number.
         DistributedError: the ranks did not name the same.
+
+    >>> from gradmgr import distributed
+    >>> distributed.init()
+    >>> first = distributed.new_group([0])
+    >>> int(distributed.all_reduce(1, group=first))
+    1
+    >>> distributed.finalize()
     """
     world = _world_group(_need_world())
     chosen = [operator.index(r) for r in ranks]

@@ -231,6 +231,16 @@ class Beta(Distribution):
         total = a + b
         return self._spread(a * b / (total * total * (total + 1)))
 
+    def cdf(self, value: Any) -> Any:
+        """Return the probability of values up to this one."""
+        a, b, value = self._values(value)
+        return special.betainc(a, b, gnp.clip(value, 0, 1))
+
+    def icdf(self, q: Any) -> Any:
+        """Return the value whose cdf is q."""
+        a, b, q = self._values(q)
+        return special.betaincinv(a, b, q)
+
 
 class StudentT(Distribution):
     """Student's t distribution, with arguments as torch.distributions.StudentT.
@@ -292,3 +302,22 @@ class StudentT(Distribution):
         finite = scale * scale * df / (gnp.where(has_variance, df, 3) - 2)
         infinite = gnp.where(raw(df) > 1, df.dtype.type(np.inf), df.dtype.type(np.nan))
         return self._spread(gnp.where(has_variance, finite, infinite))
+
+    def cdf(self, value: Any) -> Any:
+        """Return the probability of values up to this one."""
+        df, loc, scale, value = self._values(value)
+        z = (value - loc) / scale
+        is_above = raw(z) > 0
+        lower = gnp.where(is_above, -z, z)
+        length = gnp.sqrt(df + lower * lower)
+        # A symmetric beta variable in the place of z, (1 + z / length) / 2; so written, small ones are not rounded off.
+        tail = special.betainc(df / 2, df / 2, df / (2 * length * (length - lower)))
+        return gnp.where(is_above, 1 - tail, tail)
+
+    def icdf(self, q: Any) -> Any:
+        """Return the value whose cdf is q."""
+        df, loc, scale, q = self._values(q)
+        is_above = raw(q) > 0.5
+        y = special.betaincinv(df / 2, df / 2, gnp.where(is_above, 1 - q, q))
+        lower = gnp.sqrt(df) * (y - 0.5) / gnp.sqrt(y * (1 - y))
+        return loc + scale * gnp.where(is_above, -lower, lower)

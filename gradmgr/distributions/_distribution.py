@@ -118,6 +118,12 @@ class Distribution:
     Attributes:
         has_rsample: whether there is an `rsample`, whose results are differentiable in the parameters.
         arg_constraints: what each parameter must be, by its name.
+
+    >>> from gradmgr import tensor
+    >>> from gradmgr.distributions import Normal
+    >>> normal = Normal(tensor([0.0, 10.0]), 1.0)
+    >>> normal.batch_shape, normal.mean, normal.support
+    ((2,), Tensor([ 0., 10.]), constraints.real)
     """
 
     has_rsample = False

@@ -167,7 +167,12 @@ class Independent(Constraint):
 
 
 def independent(base_constraint: Constraint, reinterpreted_batch_ndims: int, name: str = "") -> Independent:
-    """Return the constraint of arrays whose elements meet one, the last axes being one value."""
+    """Return the constraint of arrays whose elements meet one, the last axes being one value.
+
+    >>> from gradmgr.distributions import constraints
+    >>> constraints.independent(constraints.positive, 1).check([[1.0, 2.0], [1.0, -2.0]]).tolist()
+    [True, False]
+    """
     count = reinterpreted_batch_ndims
     return Independent(
         name or f"independent({base_constraint!r}, {count})",
@@ -180,38 +185,68 @@ def independent(base_constraint: Constraint, reinterpreted_batch_ndims: int, nam
 
 
 def greater_than(lower_bound: Any) -> Bounded:
-    """Return the constraint of numbers above a bound."""
+    """Return the constraint of numbers above a bound.
+
+    >>> from gradmgr.distributions import constraints
+    >>> constraints.greater_than(1.0).check([1.0, 1.5]).tolist()
+    [False, True]
+    """
     lower = _in_words(lower_bound)
     return Bounded(f"greater_than({lower})", f"greater than {lower}", lower_bound, None, "lower")
 
 
 def greater_than_eq(lower_bound: Any) -> Bounded:
-    """Return the constraint of numbers from a bound on."""
+    """Return the constraint of numbers from a bound on.
+
+    >>> from gradmgr.distributions import constraints
+    >>> constraints.greater_than_eq(1.0).check([0.5, 1.0]).tolist()
+    [False, True]
+    """
     lower = _in_words(lower_bound)
     return Bounded(f"greater_than_eq({lower})", f"{lower} or greater", lower_bound, None)
 
 
 def less_than(upper_bound: Any) -> Bounded:
-    """Return the constraint of numbers below a bound."""
+    """Return the constraint of numbers below a bound.
+
+    >>> from gradmgr.distributions import constraints
+    >>> constraints.less_than(1.0).check([0.5, 1.0]).tolist()
+    [True, False]
+    """
     upper = _in_words(upper_bound)
     return Bounded(f"less_than({upper})", f"less than {upper}", None, upper_bound, "upper")
 
 
 def interval(lower_bound: Any, upper_bound: Any) -> Bounded:
-    """Return the constraint of numbers from one bound to the other, both included."""
+    """Return the constraint of numbers from one bound to the other, both included.
+
+    >>> from gradmgr.distributions import constraints
+    >>> constraints.interval(0.0, 1.0).check([-0.5, 0.0, 1.0]).tolist()
+    [False, True, True]
+    """
     lower, upper = _in_words(lower_bound), _in_words(upper_bound)
     return Bounded(f"interval({lower}, {upper})", f"from {lower} to {upper}", lower_bound, upper_bound)
 
 
 def half_open_interval(lower_bound: Any, upper_bound: Any) -> Bounded:
-    """Return the constraint of numbers from one bound to below the other."""
+    """Return the constraint of numbers from one bound to below the other.
+
+    >>> from gradmgr.distributions import constraints
+    >>> constraints.half_open_interval(0.0, 1.0).check([0.0, 1.0]).tolist()
+    [True, False]
+    """
     lower, upper = _in_words(lower_bound), _in_words(upper_bound)
     name, words = f"half_open_interval({lower}, {upper})", f"from {lower} to below {upper}"
     return Bounded(name, words, lower_bound, upper_bound, "upper")
 
 
 def integer_interval(lower_bound: Any, upper_bound: Any) -> Bounded:
-    """Return the constraint of integers from one bound to the other, both included."""
+    """Return the constraint of integers from one bound to the other, both included.
+
+    >>> from gradmgr.distributions import constraints
+    >>> constraints.integer_interval(0, 2).check([0.0, 1.5, 2.0, 3.0]).tolist()
+    [True, False, True, False]
+    """
     lower, upper = _in_words(lower_bound), _in_words(upper_bound)
     name, words = f"integer_interval({lower}, {upper})", f"integers from {lower} to {upper}"
     return Bounded(name, words, lower_bound, upper_bound, is_discrete=True)
@@ -223,7 +258,12 @@ def _in_words(bound: Any) -> str:
 
 
 def multinomial(upper_bound: int) -> Constraint:
-    """Return the constraint of vectors of counts whose sum is a number."""
+    """Return the constraint of vectors of counts whose sum is a number.
+
+    >>> from gradmgr.distributions import constraints
+    >>> constraints.multinomial(3).check([[1, 2], [1, 1]]).tolist()
+    [True, False]
+    """
 
     def holds(x: Any) -> Any:
         return (x >= 0) & (x == np.floor(x)) & (x.sum(axis=-1, keepdims=True) == upper_bound)

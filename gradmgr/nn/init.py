@@ -87,17 +87,32 @@ def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
 
 
 def constant_(tensor: T, val: float) -> T:
-    """Fill with one value."""
+    """Fill with one value.
+
+    >>> from gradmgr import nn, tensor
+    >>> nn.init.constant_(tensor([1.0, 2.0]), 0.5)
+    Tensor([0.5, 0.5])
+    """
     return _fill(tensor, "constant_", lambda shape: np.full(shape, val))
 
 
 def ones_(tensor: T) -> T:
-    """Fill with ones."""
+    """Fill with ones.
+
+    >>> from gradmgr import nn, tensor
+    >>> nn.init.ones_(tensor([3.0, 4.0]))
+    Tensor([1., 1.])
+    """
     return _fill(tensor, "ones_", np.ones)
 
 
 def zeros_(tensor: T) -> T:
-    """Fill with zeros."""
+    """Fill with zeros.
+
+    >>> from gradmgr import nn, tensor
+    >>> nn.init.zeros_(tensor([3.0, 4.0]))
+    Tensor([0., 0.])
+    """
     return _fill(tensor, "zeros_", np.zeros)
 
 
@@ -106,6 +121,12 @@ def eye_(tensor: T) -> T:
 
     Raises:
         ShapeError: the tensor does not have 2 axes.
+
+    >>> import gradmgr.numpy as np
+    >>> from gradmgr import nn
+    >>> nn.init.eye_(np.empty((2, 3)))
+    Tensor([[1., 0., 0.],
+            [0., 1., 0.]])
     """
     _check_axes(tensor, (2,), "eye_")
     return _fill(tensor, "eye_", lambda shape: np.eye(shape[0], shape[1]))
@@ -116,6 +137,13 @@ def dirac_(tensor: T, groups: int = 1) -> T:
 
     Raises:
         ShapeError: the tensor does not have 3 to 5 axes, or `groups` does not divide the length of the first.
+
+    >>> import gradmgr.numpy as np
+    >>> from gradmgr import nn
+    >>> from gradmgr.nn import functional as F
+    >>> signal, weight = np.arange(4.0).reshape(1, 1, 4), nn.init.dirac_(np.empty((1, 1, 3)))
+    >>> F.conv1d(signal, weight, padding=1)
+    Tensor([[[0., 1., 2., 3.]]])
     """
     _check_axes(tensor, (3, 4, 5), "dirac_")
     groups = integer(groups, "groups", "dirac_")
@@ -138,6 +166,12 @@ def uniform_(tensor: T, a: float = 0.0, b: float = 1.0, *, rng: Rng = None) -> T
 
     Raises:
         ValueError: b is less than a, or one of them not finite.
+
+    >>> import numpy
+    >>> from gradmgr import nn, tensor
+    >>> w = nn.init.uniform_(tensor([0.0] * 1000), 2.0, 3.0, rng=numpy.random.default_rng(0))
+    >>> (w >= 2.0).all() & (w < 3.0).all(), abs(w.mean() - 2.5) < 0.05
+    (Tensor(True), Tensor(True))
     """
     a, b = number(a, "a", "uniform_"), number(b, "b", "uniform_")
     if not (a <= b and math.isfinite(b - a)):
@@ -150,6 +184,12 @@ def normal_(tensor: T, mean: float = 0.0, std: float = 1.0, *, rng: Rng = None) 
 
     Raises:
         ValueError: std is negative.
+
+    >>> import numpy
+    >>> from gradmgr import nn, tensor
+    >>> w = nn.init.normal_(tensor([0.0] * 1000), mean=1.0, std=0.1, rng=numpy.random.default_rng(0))
+    >>> w.mean().round(1), w.std().round(1)
+    (Tensor(1.), Tensor(0.1))
     """
     mean, std = number(mean, "mean", "normal_"), _checked_std(std, "normal_")
     return _fill_with_draws(tensor, "normal_", rng, lambda rng, shape: rng.normal(mean, std, shape))
@@ -165,6 +205,12 @@ def trunc_normal_(
 
     Raises:
         ValueError: std is not positive, or a is not less than b.
+
+    >>> import numpy
+    >>> from gradmgr import nn, tensor
+    >>> w = nn.init.trunc_normal_(tensor([0.0] * 1000), std=1.0, a=-0.5, b=0.5, rng=numpy.random.default_rng(0))
+    >>> abs(w).max() <= 0.5
+    Tensor(True)
     """
     mean, std = number(mean, "mean", "trunc_normal_"), _checked_std(std, "trunc_normal_")
     a, b = number(a, "a", "trunc_normal_"), number(b, "b", "trunc_normal_")
@@ -205,6 +251,13 @@ def xavier_uniform_(tensor: T, gain: float = 1.0, *, rng: Rng = None) -> T:
 
     Raises:
         ShapeError: the tensor has fewer than 2 axes.
+
+    >>> import gradmgr.numpy as np
+    >>> import numpy
+    >>> from gradmgr import nn
+    >>> w = nn.init.xavier_uniform_(np.empty((20, 30)), rng=numpy.random.default_rng(0))
+    >>> abs(w).max() <= np.sqrt(6 / (20 + 30))
+    Tensor(True)
     """
     std = _xavier(tensor, gain, "xavier_uniform_")
     return _draw_uniform(tensor, "xavier_uniform_", rng, std)
@@ -215,6 +268,13 @@ def xavier_normal_(tensor: T, gain: float = 1.0, *, rng: Rng = None) -> T:
 
     Raises:
         ShapeError: the tensor has fewer than 2 axes.
+
+    >>> import gradmgr.numpy as np
+    >>> import numpy
+    >>> from gradmgr import nn
+    >>> w = nn.init.xavier_normal_(np.empty((20, 30)), rng=numpy.random.default_rng(0))
+    >>> w.std().round(2), np.sqrt(2 / (20 + 30)).round(2)
+    (Tensor(0.2), np.float64(0.2))
     """
     std = _xavier(tensor, gain, "xavier_normal_")
     return _fill_with_draws(tensor, "xavier_normal_", rng, lambda rng, shape: rng.normal(0, std, shape))
@@ -235,6 +295,13 @@ def kaiming_uniform_(
     Raises:
         ShapeError: the tensor has fewer than 2 axes.
         ValueError: mode or nonlinearity is not known.
+
+    >>> import gradmgr.numpy as np
+    >>> import numpy
+    >>> from gradmgr import nn
+    >>> w = nn.init.kaiming_uniform_(np.empty((20, 30)), nonlinearity="relu", rng=numpy.random.default_rng(0))
+    >>> abs(w).max() <= np.sqrt(2.0) * np.sqrt(3 / 30)
+    Tensor(True)
     """
     std = _kaiming(tensor, a, mode, nonlinearity, "kaiming_uniform_")
     return _draw_uniform(tensor, "kaiming_uniform_", rng, std)
@@ -243,7 +310,15 @@ def kaiming_uniform_(
 def kaiming_normal_(
     tensor: T, a: float = 0, mode: str = "fan_in", nonlinearity: str = "leaky_relu", *, rng: Rng = None
 ) -> T:
-    """Fill from the normal distribution of std gain / sqrt(fan) (He et al., 2015); arguments as `kaiming_uniform_`."""
+    """Fill from the normal distribution of std gain / sqrt(fan) (He et al., 2015); arguments as `kaiming_uniform_`.
+
+    >>> import gradmgr.numpy as np
+    >>> import numpy
+    >>> from gradmgr import nn
+    >>> w = nn.init.kaiming_normal_(np.empty((20, 50)), nonlinearity="relu", rng=numpy.random.default_rng(0))
+    >>> w.std().round(2), np.sqrt(2 / 50).round(2)
+    (Tensor(0.2), np.float64(0.2))
+    """
     std = _kaiming(tensor, a, mode, nonlinearity, "kaiming_normal_")
     return _fill_with_draws(tensor, "kaiming_normal_", rng, lambda rng, shape: rng.normal(0, std, shape))
 
@@ -256,6 +331,13 @@ def orthogonal_(tensor: T, gain: float = 1, *, rng: Rng = None) -> T:
 
     Raises:
         ShapeError: the tensor has fewer than 2 axes.
+
+    >>> import gradmgr.numpy as np
+    >>> import numpy
+    >>> from gradmgr import nn
+    >>> w = nn.init.orthogonal_(np.empty((2, 3)), gain=2.0, rng=numpy.random.default_rng(0))
+    >>> np.allclose(w @ w.T, 4 * np.eye(2))
+    True
     """
     _check_tensor(tensor, "orthogonal_")
     gain = number(gain, "gain", "orthogonal_")
@@ -283,6 +365,13 @@ def sparse_(tensor: T, sparsity: float, std: float = 0.01, *, rng: Rng = None) -
     Raises:
         ShapeError: the tensor does not have 2 axes.
         ValueError: sparsity is not from 0 to 1, or std negative.
+
+    >>> import gradmgr.numpy as np
+    >>> import numpy
+    >>> from gradmgr import nn
+    >>> w = nn.init.sparse_(np.empty((4, 3)), sparsity=0.5, rng=numpy.random.default_rng(0))
+    >>> (w == 0).sum(axis=0)
+    Tensor([2, 2, 2])
     """
     _check_axes(tensor, (2,), "sparse_")
     sparsity, std = number(sparsity, "sparsity", "sparse_"), _checked_std(std, "sparse_")

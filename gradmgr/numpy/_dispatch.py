@@ -14,6 +14,7 @@ from gradmgr import errors
 from gradmgr._arrays import libraries
 from gradmgr._engine.context import current, is_tracked, recorders
 from gradmgr._engine.tensor import Tensor, describe, raw
+from gradmgr.numpy import _examples
 from gradmgr.numpy._array_api import VERSIONS
 from gradmgr.numpy._refused import REFUSED
 from gradmgr.ops.convert import to_device
@@ -192,12 +193,20 @@ def _give_methods(table: Mapping[Any, Callable[..., Any]]) -> None:
 
 
 def _document(namespace: ModuleType) -> None:
-    """Give functions that a template made a line for help()."""
+    """Give functions that a template made a line for help(), and those without an example one."""
     for module, original in ((namespace, "numpy"), (namespace.special, "scipy.special")):
         for name in module.__all__:
             function = getattr(module, name)
             if isinstance(function, FunctionType) and function.__doc__ is None:
                 function.__doc__ = f"Compute `{original}.{name}` of Tensors or arrays, differentiably."
+    for module, examples in (
+        (namespace, _examples.NUMPY),
+        (namespace.linalg, _examples.LINALG),
+        (namespace.fft, _examples.FFT),
+        (namespace.special, _examples.SPECIAL),
+    ):
+        for name, example in examples.items():
+            _examples.add_example(getattr(module, name), example)
 
 
 def bind(namespace: ModuleType) -> None:

@@ -125,17 +125,32 @@ _floor_divide = updater(arithmetic.floor_divide.operator, np.floor_divide, "div_
 
 
 def add_(self: Tensor, other: Any, *, alpha: Any = 1) -> Any:
-    """Add alpha * other in place."""
+    """Add alpha * other in place.
+
+    >>> from gradmgr import tensor
+    >>> tensor([1.0, 2.0]).add_(tensor([1.0, 1.0]), alpha=10.0)
+    Tensor([11., 12.])
+    """
     return _check_operand("add_", _add(self, _scale(other, alpha)), other)
 
 
 def sub_(self: Tensor, other: Any, *, alpha: Any = 1) -> Any:
-    """Subtract alpha * other in place."""
+    """Subtract alpha * other in place.
+
+    >>> from gradmgr import tensor
+    >>> tensor([1.0, 2.0]).sub_(tensor([1.0, 1.0]), alpha=10.0)
+    Tensor([-9., -8.])
+    """
     return _check_operand("sub_", _subtract(self, _scale(other, alpha)), other)
 
 
 def div_(self: Tensor, other: Any, *, rounding_mode: str | None = None) -> Any:
-    """Divide in place; `rounding_mode` is None, "trunc" (towards zero) or "floor", whose derivatives are zero."""
+    """Divide in place; `rounding_mode` is None, "trunc" (towards zero) or "floor", whose derivatives are zero.
+
+    >>> from gradmgr import tensor
+    >>> tensor([7.0, -7.0]).div_(2.0, rounding_mode="floor")
+    Tensor([ 3., -4.])
+    """
     if rounding_mode is None:
         return _check_operand("div_", _divide(self, other), other)
     if rounding_mode == "floor":
@@ -167,84 +182,165 @@ def _check_operand(name: str, result: Any, other: Any) -> Any:
 
 
 def addbmm_(self: Tensor, batch1: Any, batch2: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
-    """Replace by beta * x + alpha * the sum over the first axis of batch1 @ batch2."""
+    """Replace by beta * x + alpha * the sum over the first axis of batch1 @ batch2.
+
+    >>> from gradmgr import tensor
+    >>> tensor([[1.0]]).addbmm_(tensor([[[2.0]], [[3.0]]]), tensor([[[10.0]], [[100.0]]]))
+    Tensor([[321.]])
+    """
     return _scaled_sum(self, beta, reduce.sum(products.matmul(batch1, batch2), axis=0), alpha)
 
 
 def addcdiv_(self: Tensor, tensor1: Any, tensor2: Any, *, value: Any = 1) -> Any:
-    """Add value * tensor1 / tensor2 in place."""
+    """Add value * tensor1 / tensor2 in place.
+
+    >>> from gradmgr import tensor
+    >>> tensor([1.0, 1.0]).addcdiv_(tensor([6.0, 8.0]), tensor([3.0, 2.0]), value=0.5)
+    Tensor([2., 3.])
+    """
     return self + _scale(arithmetic.divide(tensor1, tensor2), value)
 
 
 def addcmul_(self: Tensor, tensor1: Any, tensor2: Any, *, value: Any = 1) -> Any:
-    """Add value * tensor1 * tensor2 in place."""
+    """Add value * tensor1 * tensor2 in place.
+
+    >>> from gradmgr import tensor
+    >>> tensor([1.0, 1.0]).addcmul_(tensor([2.0, 3.0]), tensor([10.0, 10.0]), value=0.5)
+    Tensor([11., 16.])
+    """
     return self + _scale(arithmetic.multiply(tensor1, tensor2), value)
 
 
 def addmm_(self: Tensor, mat1: Any, mat2: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
-    """Replace by beta * x + alpha * mat1 @ mat2, for matrices."""
+    """Replace by beta * x + alpha * mat1 @ mat2, for matrices.
+
+    >>> from gradmgr import tensor
+    >>> tensor([[1.0]]).addmm_(tensor([[2.0, 3.0]]), tensor([[10.0], [100.0]]), beta=0.5)
+    Tensor([[320.5]])
+    """
     return _scaled_sum(self, beta, products.matmul(mat1, mat2), alpha)
 
 
 def addmv_(self: Tensor, mat: Any, vec: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
-    """Replace by beta * x + alpha * mat @ vec, for a matrix and a vector."""
+    """Replace by beta * x + alpha * mat @ vec, for a matrix and a vector.
+
+    >>> from gradmgr import tensor
+    >>> tensor([1.0]).addmv_(tensor([[2.0, 3.0]]), tensor([10.0, 100.0]), beta=0.5)
+    Tensor([320.5])
+    """
     return _scaled_sum(self, beta, products.matmul(mat, vec), alpha)
 
 
 def addr_(self: Tensor, vec1: Any, vec2: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
-    """Replace by beta * x + alpha * the outer product of two vectors."""
+    """Replace by beta * x + alpha * the outer product of two vectors.
+
+    >>> from gradmgr import tensor
+    >>> tensor([[0.0, 0.0], [0.0, 0.0]]).addr_(tensor([1.0, 2.0]), tensor([1.0, 10.0]))
+    Tensor([[ 1., 10.],
+            [ 2., 20.]])
+    """
     return _scaled_sum(self, beta, products.outer(vec1, vec2), alpha)
 
 
 def baddbmm_(self: Tensor, batch1: Any, batch2: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
-    """Replace by beta * x + alpha * batch1 @ batch2, for stacks of matrices."""
+    """Replace by beta * x + alpha * batch1 @ batch2, for stacks of matrices.
+
+    >>> from gradmgr import tensor
+    >>> tensor([[[1.0]]]).baddbmm_(tensor([[[2.0, 3.0]]]), tensor([[[10.0], [100.0]]]))
+    Tensor([[[321.]]])
+    """
     return _scaled_sum(self, beta, products.matmul(batch1, batch2), alpha)
 
 
 def clamp_(self: Tensor, min: Any = None, max: Any = None) -> Any:
-    """Clip to at least `min` and at most `max`, either of which may be None, in place."""
+    """Clip to at least `min` and at most `max`, either of which may be None, in place.
+
+    >>> from gradmgr import tensor
+    >>> tensor([-2.0, 0.5, 3.0]).clamp_(0.0, 1.0)
+    Tensor([0. , 0.5, 1. ])
+    """
     if min is None and max is None:
         raise ValueError("clamp_: give min, max or both; found neither")
     return extrema.clip(self, min, max)
 
 
 def clamp_max_(self: Tensor, max: Any) -> Any:
-    """Clip to at most `max` in place."""
+    """Clip to at most `max` in place.
+
+    >>> from gradmgr import tensor
+    >>> tensor([-2.0, 0.5, 3.0]).clamp_max_(1.0)
+    Tensor([-2. ,  0.5,  1. ])
+    """
     return extrema.clip(self, None, max)
 
 
 def clamp_min_(self: Tensor, min: Any) -> Any:
-    """Clip to at least `min` in place."""
+    """Clip to at least `min` in place.
+
+    >>> from gradmgr import tensor
+    >>> tensor([-2.0, 0.5, 3.0]).clamp_min_(0.0)
+    Tensor([0. , 0.5, 3. ])
+    """
     return extrema.clip(self, min, None)
 
 
 def cumprod_(self: Tensor, dim: int, *, dtype: Any = None) -> Any:
-    """Replace by the cumulative product along an axis, computed in `dtype` if that is given."""
+    """Replace by the cumulative product along an axis, computed in `dtype` if that is given.
+
+    >>> from gradmgr import tensor
+    >>> tensor([2.0, 3.0, 4.0]).cumprod_(0)
+    Tensor([ 2.,  6., 24.])
+    """
     return running.cumprod(self, dim, self.dtype if dtype is None else dtype)
 
 
 def cumsum_(self: Tensor, dim: int, *, dtype: Any = None) -> Any:
-    """Replace by the cumulative sum along an axis, computed in `dtype` if that is given."""
+    """Replace by the cumulative sum along an axis, computed in `dtype` if that is given.
+
+    >>> from gradmgr import tensor
+    >>> tensor([2.0, 3.0, 4.0]).cumsum_(0)
+    Tensor([2., 5., 9.])
+    """
     return running.cumsum(self, dim, self.dtype if dtype is None else dtype)
 
 
 def frac_(self: Tensor) -> Any:
-    """Replace by the part after the point, of the sign of x; the derivative is 1."""
+    """Replace by the part after the point, of the sign of x; the derivative is 1.
+
+    >>> from gradmgr import tensor
+    >>> tensor([1.25, -1.25]).frac_()
+    Tensor([ 0.25, -0.25])
+    """
     return self - arithmetic.trunc(self)
 
 
 def lerp_(self: Tensor, end: Any, weight: Any) -> Any:
-    """Go by `weight` of the way to `end` in place: x + weight * (end - x)."""
+    """Go by `weight` of the way to `end` in place: x + weight * (end - x).
+
+    >>> from gradmgr import tensor
+    >>> tensor([0.0, 10.0]).lerp_(tensor([1.0, 20.0]), 0.25)
+    Tensor([ 0.25, 12.5 ])
+    """
     return self + arithmetic.multiply(weight, arithmetic.subtract(end, self))
 
 
 def logit_(self: Tensor, eps: float | None = None) -> Any:
-    """Replace by log(x / (1 - x)), with x clipped to [eps, 1 - eps] first if `eps` is given."""
+    """Replace by log(x / (1 - x)), with x clipped to [eps, 1 - eps] first if `eps` is given.
+
+    >>> from gradmgr import tensor
+    >>> tensor([0.5]).logit_()
+    Tensor([0.])
+    """
     return special.logit(self if eps is None else extrema.clip(self, eps, 1 - eps))
 
 
 def masked_fill_(self: Tensor, mask: Any, value: Any) -> Any:
-    """Write one value where a mask of booleans, which broadcasts to x, is set."""
+    """Write one value where a mask of booleans, which broadcasts to x, is set.
+
+    >>> from gradmgr import tensor
+    >>> tensor([1.0, 2.0, 3.0]).masked_fill_(tensor([True, False, True]), 0.0)
+    Tensor([0., 2., 0.])
+    """
     mask = _mask("masked_fill_", self, mask)
     if np.shape(raw(value)) != ():
         raise errors.ShapeError(
@@ -254,44 +350,86 @@ def masked_fill_(self: Tensor, mask: Any, value: Any) -> Any:
 
 
 def mvlgamma_(self: Tensor, p: int) -> Any:
-    """Replace by the logarithm of the multivariate gamma function of dimension p."""
+    """Replace by the logarithm of the multivariate gamma function of dimension p.
+
+    >>> from gradmgr import tensor
+    >>> tensor([2.0]).mvlgamma_(1)
+    Tensor([0.])
+    """
     return gamma.multigammaln(self, p)
 
 
 def nan_to_num_(self: Tensor, nan: Any = 0.0, posinf: Any = None, neginf: Any = None) -> Any:
-    """Replace NaN and infinities as `numpy.nan_to_num`."""
+    """Replace NaN and infinities as `numpy.nan_to_num`.
+
+    >>> from gradmgr import tensor
+    >>> tensor([1.0, float("nan")]).nan_to_num_()
+    Tensor([1., 0.])
+    """
     return extrema.nan_to_num(self, nan=0.0 if nan is None else nan, posinf=posinf, neginf=neginf)
 
 
 def polygamma_(self: Tensor, n: int) -> Any:
-    """Replace by the n-th derivative of the digamma function."""
+    """Replace by the n-th derivative of the digamma function.
+
+    >>> from gradmgr import tensor
+    >>> tensor([1.0]).polygamma_(1)  # pi**2 / 6
+    Tensor([1.64493407])
+    """
     return gamma.polygamma(n, self)
 
 
 def relu_(self: Tensor) -> Any:
-    """Replace what is negative by 0; the derivative at 0 is 0."""
+    """Replace what is negative by 0; the derivative at 0 is 0.
+
+    >>> from gradmgr import tensor
+    >>> tensor([-1.0, 2.0]).relu_()
+    Tensor([0., 2.])
+    """
     if self.dtype.kind == "c":
         raise errors.DtypeError(f"relu_ needs an order, which complex numbers have not; found {describe(self)}")
     return where.choose(raw(self) <= 0, _as_scalar_of_dtype(0, self), self)
 
 
 def round_(self: Tensor, *, decimals: int = 0) -> Any:
-    """Round in place; the derivative is zero."""
+    """Round in place; the derivative is zero.
+
+    >>> from gradmgr import tensor
+    >>> tensor([1.26, -0.34]).round_(decimals=1)
+    Tensor([ 1.3, -0.3])
+    """
     return pick.round(self, decimals)
 
 
 def rsqrt_(self: Tensor) -> Any:
-    """Replace by 1 / sqrt(x)."""
+    """Replace by 1 / sqrt(x).
+
+    >>> from gradmgr import tensor
+    >>> tensor([4.0, 16.0]).rsqrt_()
+    Tensor([0.5 , 0.25])
+    """
     return arithmetic.reciprocal(arithmetic.sqrt(self))
 
 
 def tril_(self: Tensor, diagonal: int = 0) -> Any:
-    """Zero the elements above a diagonal."""
+    """Zero the elements above a diagonal.
+
+    >>> from gradmgr import tensor
+    >>> tensor([[1.0, 2.0], [3.0, 4.0]]).tril_()
+    Tensor([[1., 0.],
+            [3., 4.]])
+    """
     return shape.tril(self, diagonal)
 
 
 def triu_(self: Tensor, diagonal: int = 0) -> Any:
-    """Zero the elements below a diagonal."""
+    """Zero the elements below a diagonal.
+
+    >>> from gradmgr import tensor
+    >>> tensor([[1.0, 2.0], [3.0, 4.0]]).triu_()
+    Tensor([[1., 2.],
+            [0., 4.]])
+    """
     return shape.triu(self, diagonal)
 
 
@@ -324,7 +462,12 @@ def _mask(name: str, x: Tensor, mask: Any) -> Any:
 
 
 def copy_(self: Tensor, src: Any, non_blocking: bool = False) -> Any:
-    """Write the values of `src`, broadcast, cast and moved to the device of x; `non_blocking` changes nothing."""
+    """Write the values of `src`, broadcast, cast and moved to the device of x; `non_blocking` changes nothing.
+
+    >>> from gradmgr import tensor
+    >>> tensor([1.0, 2.0]).copy_(tensor([3, 4]))
+    Tensor([3., 4.])
+    """
     src = lift(src)
     if isinstance(src, Tensor):
         src = src if src.device == self.device else to(src, self.device)
@@ -344,7 +487,12 @@ def _can_broadcast(given: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
 
 
 def fill_(self: Tensor, value: Any) -> Any:
-    """Write one value, a number or a Tensor without axes, to every element."""
+    """Write one value, a number or a Tensor without axes, to every element.
+
+    >>> from gradmgr import tensor
+    >>> tensor([1.0, 2.0]).fill_(7.0)
+    Tensor([7., 7.])
+    """
     if np.shape(raw(value)) != ():
         raise errors.ShapeError(f"fill_ takes one number; found shape {np.shape(raw(value))}; use copy_(values)")
     self[...] = value
@@ -352,31 +500,58 @@ def fill_(self: Tensor, value: Any) -> Any:
 
 
 def zero_(self: Tensor) -> Any:
-    """Write 0 to every element: from there on the tensor is a constant."""
+    """Write 0 to every element: from there on the tensor is a constant.
+
+    >>> from gradmgr import tensor
+    >>> tensor([1.0, 2.0]).zero_()
+    Tensor([0., 0.])
+    """
     self[...] = 0
     return self
 
 
 def fill_diagonal_(self: Tensor, fill_value: Any, wrap: bool = False) -> Any:
-    """Write one value to the main diagonal, of a tall matrix once more after each block if `wrap` is set."""
+    """Write one value to the main diagonal, of a tall matrix once more after each block if `wrap` is set.
+
+    >>> from gradmgr import tensor
+    >>> tensor([[1.0, 2.0], [3.0, 4.0]]).fill_diagonal_(0.0)
+    Tensor([[0., 2.],
+            [3., 0.]])
+    """
     put.fill_diagonal(self, fill_value, wrap)
     return self
 
 
 def index_add_(self: Tensor, dim: int, index: Any, source: Any, *, alpha: Any = 1) -> Any:
-    """Add alpha * source[..., k, ...] to the slice that index[k] names along `dim`; repeated slices add up."""
+    """Add alpha * source[..., k, ...] to the slice that index[k] names along `dim`; repeated slices add up.
+
+    >>> from gradmgr import tensor
+    >>> tensor([0.0, 0.0, 0.0]).index_add_(0, tensor([2, 0, 2]), tensor([1.0, 2.0, 3.0]))
+    Tensor([2., 0., 4.])
+    """
     ufuncs.at(np.add, arithmetic.add, self, _slices("index_add_", self, dim, index), _scale(source, alpha))
     return self
 
 
 def index_copy_(self: Tensor, dim: int, index: Any, source: Any) -> Any:
-    """Write source[..., k, ...] to the slice that index[k] names along `dim`; of repeated slices the last stays."""
+    """Write source[..., k, ...] to the slice that index[k] names along `dim`; of repeated slices the last stays.
+
+    >>> from gradmgr import tensor
+    >>> tensor([0.0, 0.0, 0.0]).index_copy_(0, tensor([2, 0]), tensor([1.0, 2.0]))
+    Tensor([2., 0., 1.])
+    """
     self[_slices("index_copy_", self, dim, index)] = source
     return self
 
 
 def index_fill_(self: Tensor, dim: int, index: Any, value: Any) -> Any:
-    """Write one value to the slices that `index` names along `dim`."""
+    """Write one value to the slices that `index` names along `dim`.
+
+    >>> from gradmgr import tensor
+    >>> tensor([[1.0, 2.0], [3.0, 4.0]]).index_fill_(1, tensor([0]), 9.0)
+    Tensor([[9., 2.],
+            [9., 4.]])
+    """
     if np.shape(raw(value)) != ():
         raise errors.ShapeError(f"index_fill_ takes one value; found shape {np.shape(raw(value))}; use index_copy_")
     self[_slices("index_fill_", self, dim, index)] = value
@@ -384,7 +559,12 @@ def index_fill_(self: Tensor, dim: int, index: Any, value: Any) -> Any:
 
 
 def index_put_(self: Tensor, indices: Sequence[Any], values: Any, accumulate: bool = False) -> Any:
-    """Write x[indices] = values; add them up, repeated elements too, if `accumulate` is set."""
+    """Write x[indices] = values; add them up, repeated elements too, if `accumulate` is set.
+
+    >>> from gradmgr import tensor
+    >>> tensor([0.0, 0.0]).index_put_([tensor([1, 1])], tensor([2.0, 3.0]), accumulate=True)
+    Tensor([0., 5.])
+    """
     where = tuple([raw(part) for part in indices])
     if accumulate:
         ufuncs.at(np.add, arithmetic.add, self, where, values)
@@ -394,7 +574,12 @@ def index_put_(self: Tensor, indices: Sequence[Any], values: Any, accumulate: bo
 
 
 def masked_scatter_(self: Tensor, mask: Any, source: Any) -> Any:
-    """Write the first elements of `source`, in C order, where a mask of booleans, which broadcasts to x, is set."""
+    """Write the first elements of `source`, in C order, where a mask of booleans, which broadcasts to x, is set.
+
+    >>> from gradmgr import tensor
+    >>> tensor([1.0, 2.0, 3.0]).masked_scatter_(tensor([True, False, True]), tensor([10.0, 20.0]))
+    Tensor([10.,  2., 20.])
+    """
     mask = _mask("masked_scatter_", self, mask)
     mask = libraries.namespace(mask).broadcast_to(mask, self.shape)
     source, count = shape.ravel(lift_like(source, self)), int(mask.sum())
@@ -405,7 +590,13 @@ def masked_scatter_(self: Tensor, mask: Any, source: Any) -> Any:
 
 
 def put_(self: Tensor, index: Any, source: Any, accumulate: bool = False) -> Any:
-    """Write `source` where `index` names elements of the flattened tensor; add up if `accumulate` is set."""
+    """Write `source` where `index` names elements of the flattened tensor; add up if `accumulate` is set.
+
+    >>> from gradmgr import tensor
+    >>> tensor([[0.0, 0.0], [0.0, 0.0]]).put_(tensor([3, 1]), tensor([1.0, 2.0]))
+    Tensor([[0., 2.],
+            [0., 1.]])
+    """
     places = raw(lift_like(index, self))
     if not bool(((places >= -self.size) & (places < self.size)).all()):
         raise IndexError(f"put_: an index is out of range for {self.size} elements")
@@ -418,6 +609,11 @@ def scatter_(self: Tensor, dim: int, index: Any, src: Any, *, reduce: str | None
 
     `index` has as many axes as x, none longer than that of `src`, nor, but for `dim`, than that of x; `src` may
     be one number.
+
+    >>> from gradmgr import tensor
+    >>> tensor([[0.0, 0.0], [0.0, 0.0]]).scatter_(0, tensor([[1, 0]]), tensor([[5.0, 6.0]]))
+    Tensor([[0., 6.],
+            [5., 0.]])
     """
     where, values = _scatter_arguments("scatter_", self, dim, index, src)
     if reduce is None:
@@ -432,7 +628,12 @@ def scatter_(self: Tensor, dim: int, index: Any, src: Any, *, reduce: str | None
 
 
 def scatter_add_(self: Tensor, dim: int, index: Any, src: Any) -> Any:
-    """Add src[i, j] to x[index[i, j], j], for `dim` 0 of two axes; repeated elements add up."""
+    """Add src[i, j] to x[index[i, j], j], for `dim` 0 of two axes; repeated elements add up.
+
+    >>> from gradmgr import tensor
+    >>> tensor([0.0, 0.0]).scatter_add_(0, tensor([1, 1, 0]), tensor([1.0, 2.0, 3.0]))
+    Tensor([3., 3.])
+    """
     where, values = _scatter_arguments("scatter_add_", self, dim, index, src)
     ufuncs.at(np.add, arithmetic.add, self, where, values)
     return self
@@ -471,7 +672,14 @@ def _scatter_arguments(name: str, x: Tensor, dim: int, index: Any, src: Any) -> 
 
 
 def bernoulli_(self: Tensor, p: Any = 0.5, *, generator: np.random.Generator) -> Any:
-    """Fill with ones of probability `p`, a number or an array that broadcasts, and zeros."""
+    """Fill with ones of probability `p`, a number or an array that broadcasts, and zeros.
+
+    >>> import numpy
+    >>> from gradmgr import tensor
+    >>> w = tensor([0.0] * 1000).bernoulli_(0.25, generator=numpy.random.default_rng(0))
+    >>> abs(w.mean() - 0.25) < 0.05, sorted(set(w.tolist()))
+    (Tensor(True), [0.0, 1.0])
+    """
     chance = _raw_on_host(p)
     if not bool(((chance >= 0) & (chance <= 1)).all()) or not _can_broadcast(chance.shape, self.shape):
         raise ValueError(f"bernoulli_ takes p in [0, 1] that broadcasts to {self.shape}; found shape {chance.shape}")
@@ -479,37 +687,86 @@ def bernoulli_(self: Tensor, p: Any = 0.5, *, generator: np.random.Generator) ->
 
 
 def cauchy_(self: Tensor, median: float = 0.0, sigma: float = 1.0, *, generator: np.random.Generator) -> Any:
-    """Fill with values of a Cauchy distribution."""
+    """Fill with values of a Cauchy distribution.
+
+    >>> import numpy
+    >>> from gradmgr import tensor
+    >>> w = tensor([0.0] * 1000).cauchy_(median=3.0, generator=numpy.random.default_rng(0))
+    >>> abs(w - 3.0).max() > 10.0
+    Tensor(True)
+    """
     return _fill_with(self, median + sigma * _draw(self, generator, "cauchy_", "standard_cauchy"))
 
 
 def exponential_(self: Tensor, lambd: float = 1.0, *, generator: np.random.Generator) -> Any:
-    """Fill with values of an exponential distribution of rate `lambd`."""
+    """Fill with values of an exponential distribution of rate `lambd`.
+
+    >>> import numpy
+    >>> from gradmgr import tensor
+    >>> w = tensor([0.0] * 1000).exponential_(2.0, generator=numpy.random.default_rng(0))
+    >>> abs(w.mean() - 1 / 2.0) < 0.05
+    Tensor(True)
+    """
     return _fill_with(self, _draw(self, generator, "exponential_", "exponential", 1 / lambd))
 
 
 def geometric_(self: Tensor, p: float, *, generator: np.random.Generator) -> Any:
-    """Fill with values of a geometric distribution: how many trials of probability `p` the first success takes."""
+    """Fill with values of a geometric distribution: how many trials of probability `p` the first success takes.
+
+    >>> import numpy
+    >>> from gradmgr import tensor
+    >>> w = tensor([0.0] * 1000).geometric_(0.5, generator=numpy.random.default_rng(0))
+    >>> w.min(), abs(w.mean() - 1 / 0.5) < 0.1
+    (Tensor(1.), Tensor(True))
+    """
     return _fill_with(self, _draw(self, generator, "geometric_", "geometric", p))
 
 
 def log_normal_(self: Tensor, mean: float = 1.0, std: float = 2.0, *, generator: np.random.Generator) -> Any:
-    """Fill with values of which the logarithms are of a normal distribution with this mean and deviation."""
+    """Fill with values of which the logarithms are of a normal distribution with this mean and deviation.
+
+    >>> import numpy
+    >>> from gradmgr import tensor
+    >>> w = tensor([0.0] * 1000).log_normal_(0.0, 0.5, generator=numpy.random.default_rng(0))
+    >>> w.min() > 0.0
+    Tensor(True)
+    """
     return _fill_with(self, _draw(self, generator, "log_normal_", "lognormal", mean, std))
 
 
 def normal_(self: Tensor, mean: float = 0.0, std: float = 1.0, *, generator: np.random.Generator) -> Any:
-    """Fill with values of a normal distribution."""
+    """Fill with values of a normal distribution.
+
+    >>> import numpy
+    >>> from gradmgr import tensor
+    >>> w = tensor([0.0] * 1000).normal_(3.0, 0.1, generator=numpy.random.default_rng(0))
+    >>> w.mean().round(1), w.std().round(1)
+    (Tensor(3.), Tensor(0.1))
+    """
     return _fill_with(self, _draw(self, generator, "normal_", "normal", mean, std))
 
 
 def random_(self: Tensor, low: int, high: int | None = None, *, generator: np.random.Generator) -> Any:
-    """Fill with integers from `low` to `high` - 1; with one number, from 0 to that less 1."""
+    """Fill with integers from `low` to `high` - 1; with one number, from 0 to that less 1.
+
+    >>> import numpy
+    >>> from gradmgr import tensor
+    >>> w = tensor([0.0] * 1000).random_(1, 7, generator=numpy.random.default_rng(0))
+    >>> sorted(set(w.tolist()))
+    [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
+    """
     return _fill_with(self, _draw(self, generator, "random_", "integers", low, high))
 
 
 def uniform_(self: Tensor, low: float = 0.0, high: float = 1.0, *, generator: np.random.Generator) -> Any:
-    """Fill with values drawn uniformly from `low` to below `high`."""
+    """Fill with values drawn uniformly from `low` to below `high`.
+
+    >>> import numpy
+    >>> from gradmgr import tensor
+    >>> w = tensor([0.0] * 1000).uniform_(2.0, 3.0, generator=numpy.random.default_rng(0))
+    >>> (w >= 2.0).all() & (w < 3.0).all()
+    Tensor(True)
+    """
     return _fill_with(self, _draw(self, generator, "uniform_", "uniform", low, high))
 
 
@@ -543,7 +800,12 @@ def _raw_on_host(value: Any) -> Any:
 
 
 def squeeze_(self: Tensor, dim: int | tuple[int, ...] | None = None) -> Any:
-    """Drop axes of length 1, all or those of `dim` that are, in place."""
+    """Drop axes of length 1, all or those of `dim` that are, in place.
+
+    >>> from gradmgr import tensor
+    >>> tensor([[1.0, 2.0]]).squeeze_()
+    Tensor([1., 2.])
+    """
     if dim is not None:
         many = dim if isinstance(dim, tuple) else (dim,)
         dim = tuple([k for k in many if self.shape[normalize_axis_index(k, self.ndim)] == 1])
@@ -551,24 +813,47 @@ def squeeze_(self: Tensor, dim: int | tuple[int, ...] | None = None) -> Any:
 
 
 def swapaxes_(self: Tensor, axis0: int, axis1: int) -> Any:
-    """Swap two axes in place."""
+    """Swap two axes in place.
+
+    >>> from gradmgr import tensor
+    >>> tensor([[1.0, 2.0], [3.0, 4.0]]).swapaxes_(0, 1)
+    Tensor([[1., 3.],
+            [2., 4.]])
+    """
     return shape.swapaxes(self, axis0, axis1)
 
 
 def t_(self: Tensor) -> Any:
-    """Swap the axes of a matrix in place; a vector or a number stays as it is."""
+    """Swap the axes of a matrix in place; a vector or a number stays as it is.
+
+    >>> from gradmgr import tensor
+    >>> tensor([[1.0, 2.0], [3.0, 4.0]]).t_()
+    Tensor([[1., 3.],
+            [2., 4.]])
+    """
     if self.ndim > 2:
         raise errors.ShapeError(f"t_ takes at most two axes; found {describe(self)}; use transpose_ or x.mT")
     return shape.transpose(self)
 
 
 def transpose_(self: Tensor, dim0: int, dim1: int) -> Any:
-    """Swap two axes in place."""
+    """Swap two axes in place.
+
+    >>> from gradmgr import tensor
+    >>> tensor([[1.0, 2.0], [3.0, 4.0]]).transpose_(0, 1)
+    Tensor([[1., 3.],
+            [2., 4.]])
+    """
     return shape.swapaxes(self, dim0, dim1)
 
 
 def unsqueeze_(self: Tensor, dim: int) -> Any:
-    """Insert an axis of length 1 in place."""
+    """Insert an axis of length 1 in place.
+
+    >>> from gradmgr import tensor
+    >>> tensor([1.0, 2.0]).unsqueeze_(0)
+    Tensor([[1., 2.]])
+    """
     return shape.expand_dims(self, dim)
 
 

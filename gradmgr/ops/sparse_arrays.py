@@ -223,6 +223,12 @@ class SparseArray:
 
     Attributes:
         data: the nonzeros, a Tensor or array of one axis.
+
+    >>> import numpy, scipy.sparse
+    >>> from gradmgr import sparse, tensor
+    >>> A = sparse.with_data(scipy.sparse.csr_array(numpy.array([[0.0, 2.0], [1.0, 0.0]])), tensor([2.0, 1.0]))
+    >>> A @ tensor([10.0, 20.0])
+    Tensor([40., 10.])
     """
 
     __array_ufunc__ = None  # arrays leave `array @ A` to it

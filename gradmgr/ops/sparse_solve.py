@@ -265,6 +265,12 @@ class SuperLU:
 
     Attributes:
         shape: of the matrix.
+
+    >>> import scipy.sparse
+    >>> from gradmgr import sparse, tensor
+    >>> lu = sparse.splu(scipy.sparse.csc_array([[2.0, 0.0], [0.0, 4.0]]))
+    >>> lu.solve(tensor([2.0, 8.0]))
+    Tensor([1., 2.])
     """
 
     __slots__ = ("_operand", "_solver", "shape")

@@ -194,6 +194,15 @@ class Optimizer:
     that comes to it in a backward pass is an error.
 
     From the first step on the small parameters of a group share one buffer; a program notices this only by its speed.
+
+    >>> from gradmgr import tensor
+    >>> from gradmgr.optim import SGD
+    >>> w, b = tensor([1.0, 2.0]), tensor(0.5)
+    >>> optimizer = SGD([{"params": [w]}, {"params": [b], "lr": 1.0}], lr=0.1)
+    >>> w.grad, b.grad = tensor([10.0, 10.0]), tensor(0.25)
+    >>> optimizer.step()
+    >>> w, b
+    (Tensor([0., 1.]), Tensor(0.25))
     """
 
     def __init__(self, params: Any, defaults: Mapping[str, Any]) -> None:
@@ -253,6 +262,12 @@ class Optimizer:
 
         Raises:
             TypeError, ValueError: as for the constructor; nothing is then added.
+
+        >>> from gradmgr import optim, tensor
+        >>> optimizer = optim.SGD([tensor([1.0])], lr=0.1)
+        >>> optimizer.add_param_group({"params": [tensor(0.5)], "lr": 1.0})
+        >>> [group["lr"] for group in optimizer.param_groups]
+        [0.1, 1.0]
         """
         if not isinstance(param_group, Mapping) or "params" not in param_group:
             raise TypeError(f"a parameter group is a dict with 'params'; found {param_group!r:.80}")
@@ -290,7 +305,15 @@ class Optimizer:
             seen[id(p)] = f"this group as {place}"
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Set the gradients of all parameters to None, or to zeros."""
+        """Set the gradients of all parameters to None, or to zeros.
+
+        >>> from gradmgr import optim, tensor
+        >>> w = tensor([1.0])
+        >>> w.grad = tensor([0.5])
+        >>> optim.SGD([w], lr=0.1).zero_grad()
+        >>> w.grad is None
+        True
+        """
         params = list(self._params())
         if set_to_none:
             clear(params)
@@ -321,6 +344,13 @@ class Optimizer:
             TypeError, ValueError: an option or a gradient is wrong; nothing is then changed.
             RecordingError: a parameter has a tangent in forward mode, and the step is not differentiable.
             UnsupportedFunctionError: a gradient is of rows, and the algorithm or a recorded step needs whole ones.
+
+        >>> from gradmgr import optim, tensor
+        >>> w = tensor([1.0])
+        >>> w.grad = tensor([0.5])
+        >>> optim.SGD([w], lr=0.1).step()
+        >>> w
+        Tensor([0.95])
         """
         loss = None if closure is None else closure()
         capture = capturing()
@@ -563,6 +593,14 @@ class Optimizer:
         Returns:
             "state": a dict of "step" and state Tensors for each parameter that has taken a step, by the parameter's
             number, counted through the groups. "param_groups": the options, with the parameters' numbers.
+
+        >>> from gradmgr import optim, tensor
+        >>> w = tensor([1.0])
+        >>> w.grad = tensor([0.5])
+        >>> optimizer = optim.SGD([w], lr=0.1, momentum=0.9)
+        >>> optimizer.step()
+        >>> optimizer.state_dict()["state"]
+        {0: {'step': 1, 'momentum_buffer': Tensor([0.5])}}
         """
         with self._lock:
             return self._state_by_parameter()
@@ -590,6 +628,13 @@ class Optimizer:
 
         Raises:
             StateError: it does not fit; every difference is listed, and nothing is changed.
+
+        >>> from gradmgr import optim, tensor
+        >>> w = tensor([1.0])
+        >>> optimizer = optim.SGD([w], lr=0.1)
+        >>> optimizer.load_state_dict(optim.SGD([w], lr=0.5).state_dict())
+        >>> optimizer.param_groups[0]["lr"]
+        0.5
         """
         misfits, groups, states = self._read(state_dict)
         if misfits:

@@ -111,6 +111,16 @@ class LRScheduler(Saved):
         TypeError: `optimizer` is not an Optimizer.
         ValueError: it is differentiable, and an `lr` is a Tensor.
         KeyError: last_epoch is not -1, and a group has no "initial_lr".
+
+    >>> import gradmgr
+    >>> class HalveEachStep(gradmgr.optim.lr_scheduler.LRScheduler):
+    ...     def get_lr(self):
+    ...         return [lr * 0.5**self.last_epoch for lr in self.base_lrs]
+    >>> optimizer = gradmgr.optim.SGD([gradmgr.tensor([1.0])], lr=1.0)
+    >>> schedule = HalveEachStep(optimizer)
+    >>> optimizer.step(); schedule.step()
+    >>> schedule.get_last_lr()
+    [0.5]
     """
 
     def __init__(self, optimizer: Optimizer, last_epoch: int = -1) -> None:
@@ -142,7 +152,13 @@ class LRScheduler(Saved):
         raise NotImplementedError
 
     def get_last_lr(self) -> list[float]:
-        """Return each group's `lr` as it was last set."""
+        """Return each group's `lr` as it was last set.
+
+        >>> from gradmgr import optim, tensor
+        >>> optimizer = optim.SGD([tensor([1.0])], lr=0.5)
+        >>> optim.lr_scheduler.ExponentialLR(optimizer, gamma=0.1).get_last_lr()
+        [0.5]
+        """
         return self._last_lr
 
     @runs_each_time_without_tensors
@@ -304,6 +320,17 @@ class MultiStepLR(LRScheduler):
         milestones: numbers of steps.
         gamma: the factor.
         last_epoch: see `LRScheduler`.
+
+    >>> import gradmgr
+    >>> optimizer = gradmgr.optim.SGD([gradmgr.tensor([1.0])], lr=1.0)
+    >>> schedule = gradmgr.optim.lr_scheduler.MultiStepLR(optimizer, milestones=[1, 3], gamma=0.5)
+    >>> rates = []
+    >>> for _ in range(4):
+    ...     rates += schedule.get_last_lr()
+    ...     optimizer.step()
+    ...     schedule.step()
+    >>> rates
+    [1.0, 0.5, 0.5, 0.25]
     """
 
     def __init__(
@@ -338,6 +365,15 @@ class ExponentialLR(LRScheduler):
         optimizer: see `LRScheduler`.
         gamma: the factor.
         last_epoch: see `LRScheduler`.
+
+    >>> import gradmgr
+    >>> optimizer = gradmgr.optim.SGD([gradmgr.tensor([1.0])], lr=1.0)
+    >>> schedule = gradmgr.optim.lr_scheduler.ExponentialLR(optimizer, gamma=0.5)
+    >>> for _ in range(3):
+    ...     optimizer.step()
+    ...     schedule.step()
+    >>> schedule.get_last_lr()
+    [0.125]
     """
 
     def __init__(self, optimizer: Optimizer, gamma: float, last_epoch: int = -1) -> None:
@@ -360,6 +396,15 @@ class ConstantLR(LRScheduler):
 
     Raises:
         ValueError: a factor is out of range.
+
+    >>> import gradmgr
+    >>> optimizer = gradmgr.optim.SGD([gradmgr.tensor([1.0])], lr=1.0)
+    >>> schedule = gradmgr.optim.lr_scheduler.ConstantLR(optimizer, factor=0.25, total_iters=1)
+    >>> schedule.get_last_lr()
+    [0.25]
+    >>> optimizer.step(); schedule.step()
+    >>> schedule.get_last_lr()
+    [1.0]
     """
 
     def __init__(
@@ -392,6 +437,17 @@ class LinearLR(LRScheduler):
 
     Raises:
         ValueError: a factor is out of range.
+
+    >>> import gradmgr
+    >>> optimizer = gradmgr.optim.SGD([gradmgr.tensor([1.0])], lr=1.0)
+    >>> schedule = gradmgr.optim.lr_scheduler.LinearLR(optimizer, start_factor=0.5, total_iters=2)
+    >>> rates = []
+    >>> for _ in range(4):
+    ...     rates += schedule.get_last_lr()
+    ...     optimizer.step()
+    ...     schedule.step()
+    >>> rates
+    [0.5, 0.75, 1.0, 1.0]
     """
 
     def __init__(
@@ -435,6 +491,17 @@ class PolynomialLR(LRScheduler):
 
     Raises:
         ValueError: total_iters is not a whole number above 0, or power is negative.
+
+    >>> import gradmgr
+    >>> optimizer = gradmgr.optim.SGD([gradmgr.tensor([1.0])], lr=1.0)
+    >>> schedule = gradmgr.optim.lr_scheduler.PolynomialLR(optimizer, total_iters=4)
+    >>> rates = []
+    >>> for _ in range(5):
+    ...     rates += schedule.get_last_lr()
+    ...     optimizer.step()
+    ...     schedule.step()
+    >>> [round(rate, 6) for rate in rates]
+    [1.0, 0.75, 0.5, 0.25, 0.0]
     """
 
     def __init__(self, optimizer: Optimizer, total_iters: int = 5, power: float = 1.0, last_epoch: int = -1) -> None:
@@ -465,6 +532,16 @@ class CosineAnnealingLR(LRScheduler):
 
     Raises:
         ValueError: T_max is not a whole number above 0.
+
+    >>> import gradmgr
+    >>> optimizer = gradmgr.optim.SGD([gradmgr.tensor([1.0])], lr=1.0)
+    >>> schedule = gradmgr.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=2)
+    >>> for _ in range(2):
+    ...     optimizer.step()
+    ...     schedule.step()
+    ...     round(schedule.get_last_lr()[0], 6)
+    0.5
+    0.0
     """
 
     def __init__(self, optimizer: Optimizer, T_max: int, eta_min: float = 0.0, last_epoch: int = -1) -> None:  # noqa: N803  # torch's name
@@ -501,6 +578,17 @@ class CosineAnnealingWarmRestarts(LRScheduler):
 
     Raises:
         ValueError: T_0 or T_mult is not a whole number above 0.
+
+    >>> import gradmgr
+    >>> optimizer = gradmgr.optim.SGD([gradmgr.tensor([1.0])], lr=1.0)
+    >>> schedule = gradmgr.optim.lr_scheduler.CosineAnnealingWarmRestarts(optimizer, T_0=2)
+    >>> rates = []
+    >>> for _ in range(4):
+    ...     rates += schedule.get_last_lr()
+    ...     optimizer.step()
+    ...     schedule.step()
+    >>> [round(rate, 6) for rate in rates]
+    [1.0, 0.5, 1.0, 0.5]
     """
 
     def __init__(

@@ -99,6 +99,17 @@ class OneCycleLR(LRScheduler):
 
     Raises:
         ValueError: an option is out of range, the number of steps is missing, or there is no momentum to cycle.
+
+    >>> import gradmgr
+    >>> optimizer = gradmgr.optim.SGD([gradmgr.tensor([1.0])], lr=1.0, momentum=0.9)
+    >>> schedule = gradmgr.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=1.0, total_steps=5, pct_start=0.4)
+    >>> rates = []
+    >>> for _ in range(4):
+    ...     rates += schedule.get_last_lr()
+    ...     optimizer.step()
+    ...     schedule.step()
+    >>> [round(rate, 3) for rate in rates]
+    [0.04, 1.0, 0.75, 0.25]
     """
 
     def __init__(
@@ -399,6 +410,19 @@ class SequentialLR(_CombinedSchedule):
 
     Raises:
         TypeError, ValueError: an element is not a schedule of this optimiser, or the number of milestones is wrong.
+
+    >>> import gradmgr
+    >>> from gradmgr.optim.lr_scheduler import ConstantLR, ExponentialLR, SequentialLR
+    >>> optimizer = gradmgr.optim.SGD([gradmgr.tensor([1.0])], lr=1.0)
+    >>> warm_up = ConstantLR(optimizer, factor=0.25, total_iters=2)
+    >>> schedule = SequentialLR(optimizer, [warm_up, ExponentialLR(optimizer, gamma=0.5)], milestones=[2])
+    >>> rates = []
+    >>> for _ in range(4):
+    ...     rates += schedule.get_last_lr()
+    ...     optimizer.step()
+    ...     schedule.step()
+    >>> rates
+    [0.25, 0.25, 1.0, 0.5]
     """
 
     def __init__(
@@ -464,6 +488,19 @@ class ChainedScheduler(_CombinedSchedule):
 
     Raises:
         TypeError, ValueError: an element is not a schedule, or they are of different optimisers.
+
+    >>> import gradmgr
+    >>> from gradmgr.optim.lr_scheduler import ChainedScheduler, ConstantLR, ExponentialLR
+    >>> optimizer = gradmgr.optim.SGD([gradmgr.tensor([1.0])], lr=1.0)
+    >>> warm_up = ConstantLR(optimizer, factor=0.5, total_iters=2)
+    >>> schedule = ChainedScheduler([warm_up, ExponentialLR(optimizer, gamma=0.5)])
+    >>> rates = []
+    >>> for _ in range(4):
+    ...     rates += schedule.get_last_lr()
+    ...     optimizer.step()
+    ...     schedule.step()
+    >>> rates
+    [0.5, 0.25, 0.25, 0.125]
     """
 
     def __init__(self, schedulers: Iterable[Any], optimizer: Optimizer | None = None) -> None:

@@ -201,7 +201,14 @@ class profile(Scope):  # noqa: N801  # torch's spelling
         )
 
     def key_averages(self, group_by_input_shape: bool = False, group_by_stack_n: int = 0) -> EventList:
-        """Add up the events of each name; see `EventList.key_averages`."""
+        """Add up the events of each name; see `EventList.key_averages`.
+
+        >>> from gradmgr import profiler, tensor
+        >>> with profiler.profile() as prof:
+        ...     y = tensor([1.0, 2.0]) * 2.0 + 1.0
+        >>> sorted(average.key for average in prof.key_averages())
+        ['add', 'multiply']
+        """
         return self.function_events.key_averages(group_by_input_shape, group_by_stack_n)
 
     def total_average(self) -> FunctionEventAvg:
@@ -209,7 +216,19 @@ class profile(Scope):  # noqa: N801  # torch's spelling
         return self.function_events.total_average()
 
     def export_chrome_trace(self, path: Any) -> None:
-        """Write a trace that Perfetto (ui.perfetto.dev) opens; see `EventList.export_chrome_trace`."""
+        """Write a trace that Perfetto (ui.perfetto.dev) opens; see `EventList.export_chrome_trace`.
+
+        >>> import json, pathlib, tempfile
+        >>> from gradmgr import profiler, tensor
+        >>> with profiler.profile() as prof:
+        ...     y = tensor([1.0, 2.0]) * 2.0
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = pathlib.Path(folder) / "trace.json"
+        ...     prof.export_chrome_trace(path)
+        ...     events = json.loads(path.read_text())["traceEvents"]
+        >>> [event["name"] for event in events if event["ph"] == "X"]
+        ['multiply']
+        """
         self.function_events.export_chrome_trace(path)
 
     def export_stacks(self, path: Any, metric: str = "self_cpu_time_total") -> None:

@@ -18,7 +18,12 @@ _METRICS = ("self_cpu_time_total", "self_cuda_time_total", "self_device_time_tot
 
 
 class Interval:
-    """A time span in microseconds since the profile began."""
+    """A time span in microseconds since the profile began.
+
+    >>> from gradmgr.profiler import Interval
+    >>> Interval(1.5, 4.0).elapsed_us()
+    2.5
+    """
 
     __slots__ = ("end", "start")
 
@@ -161,6 +166,13 @@ class FunctionEvent(_Timed):
 
     `raised` tells that it ended with an exception. The time of that is not known, so its time is that of its
     children.
+
+    >>> from gradmgr import profiler, tensor
+    >>> with profiler.profile() as prof, profiler.record_function("step"):
+    ...     y = tensor([1.0, 2.0]) * 2.0
+    >>> step, multiply = prof.function_events
+    >>> multiply.cpu_parent is step, multiply.time_range.elapsed_us() <= step.time_range.elapsed_us()
+    (True, True)
     """
 
     __slots__ = ("_tree",)
@@ -242,7 +254,16 @@ def _covered_time(span: Interval, children: list[FunctionEvent]) -> float:
 
 
 class FunctionEventAvg(_Timed):
-    """Events of one name, or one name, shapes and stack, added up; `cpu_time` is the average of a call."""
+    """Events of one name, or one name, shapes and stack, added up; `cpu_time` is the average of a call.
+
+    >>> from gradmgr import profiler, tensor
+    >>> with profiler.profile() as prof:
+    ...     for _ in range(3):
+    ...         y = tensor([1.0, 2.0]) * 2.0
+    >>> [average] = prof.key_averages()
+    >>> average.key, average.count
+    ('multiply', 3)
+    """
 
     def __init__(self) -> None:
         self.key = ""
@@ -288,7 +309,14 @@ _SUMMED = (
 
 
 class EventList(list[Any]):
-    """Events, or averages of them."""
+    """Events, or averages of them.
+
+    >>> from gradmgr import profiler, tensor
+    >>> with profiler.profile() as prof:
+    ...     y = tensor([1.0, 2.0]) * 2.0
+    >>> [event.name for event in prof.function_events]
+    ['multiply']
+    """
 
     def __init__(self, events: Iterable[Any] = (), *, shown: frozenset[str] = frozenset(), wall: int = 0) -> None:
         super().__init__(events)

@@ -211,6 +211,11 @@ class emit_nvtx(_Emit):  # noqa: N801  # torch's spelling
     Raises:
         DeviceError: CuPy is not installed, finds no GPU, or was built without NVTX.
         RuntimeError: entered twice.
+
+    >>> from gradmgr import profiler, tensor
+    >>> with profiler.emit_nvtx(enabled=False):
+    ...     tensor([1.0, 2.0]) * 2.0
+    Tensor([2., 4.])
     """
 
     def __init__(self, enabled: bool = True, record_shapes: bool = False) -> None:
@@ -237,6 +242,11 @@ class emit_itt(_Emit):  # noqa: N801  # torch's spelling
     Raises:
         MissingDependencyError: `ittapi` is not installed.
         RuntimeError: entered twice.
+
+    >>> from gradmgr import profiler, tensor
+    >>> with profiler.emit_itt(enabled=False):
+    ...     tensor([1.0, 2.0]) * 2.0
+    Tensor([2., 4.])
     """
 
     def __init__(self, enabled: bool = True, record_shapes: bool = False) -> None:

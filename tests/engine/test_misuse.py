@@ -234,6 +234,14 @@ CASES = {
         r"WrongShape.*\(\).*\(2,\)|\(2,\).*\(\)",
     ),
     "Function: an instance": (lambda x, y: Doubled(), RuntimeError, r"Doubled.apply"),
+    # torch's arguments
+    "a method with dim=": (lambda x, y: y.mean(dim=0), TypeError, "'dim'; NumPy's keyword for it is axis=$"),
+    "a function with dim=": (lambda x, y: gnp.concatenate([y], dim=0), TypeError, "NumPy's keyword for it is axis=$"),
+    "a method without gradient with dim=": (lambda x, y: y.argmax(dim=0), TypeError, "NumPy's .* is axis=$"),
+    "dims=": (lambda x, y: gnp.flip(y, dims=(0,)), TypeError, "'dims'; NumPy's keyword for it is axis=$"),
+    "keepdim=": (lambda x, y: y.sum(axis=0, keepdim=True), TypeError, "NumPy's keyword for it is keepdims=$"),
+    "keepdim by position": (lambda x, y: y.sum(0, True), TypeError, "after axis comes .* dtype: write keepdims=True$"),
+    "keepdim in the place of out": (lambda x, y: y.max(0, True), TypeError, "comes .* out: write keepdims=True$"),
     # memory
     "checkpoint: computed otherwise": (recomputed_otherwise, RuntimeError, "checkpoint"),
     "budget: no number": (lambda x, y: GradManager(budget="plenty"), ValueError, "plenty"),

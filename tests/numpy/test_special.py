@@ -9,6 +9,7 @@ import textwrap
 from typing import Any
 
 import ml_dtypes
+import mpmath
 import numpy as np
 import pytest
 import scipy.integrate
@@ -583,6 +584,40 @@ def test_complex_is_refused_by_functions_of_two() -> None:
         gnp.i0(tensor([1j]))
 
 
+# a, b and x, and the accuracy: the difference of two values of digamma limits the last.
+BETAINC = {
+    (0.02, 3.0, 1e-3): 1e-11,
+    (0.3, 0.05, 0.99): 1e-11,
+    (1e-3, 1e-3, 0.4): 1e-10,
+    (40.0, 20.0, 0.9): 1e-11,
+    (5.0, 900.0, 0.002): 1e-11,
+    (2.0, 0.5, 1 - 1e-9): 1e-10,
+    (1000.0, 1e-3, 0.999): 1e-9,
+}
+
+
+@pytest.mark.parametrize(("point", "accuracy"), BETAINC.items(), ids=str)
+def test_betainc_has_exact_derivatives_in_the_tails(point: tuple[float, ...], accuracy: float) -> None:
+    def exact(a: Any, b: Any, x: Any) -> Any:
+        return mpmath.betainc(a, b, 0, x, regularized=True)
+
+    given = [tensor(v) for v in point]
+    with GradManager().attach(given) as gm:
+        gm.backward(special.betainc(*given))
+    with mpmath.workdps(30):
+        expected = [float(mpmath.diff(exact, point, order)) for order in ((1, 0, 0), (0, 1, 0), (0, 0, 1))]
+    np.testing.assert_allclose([t.grad.item() for t in given], expected, rtol=accuracy)
+
+
+def test_betaincinv_is_the_inverse_and_moves_as_it() -> None:
+    a, b, y = tensor([0.3, 2.0, 60.0]), tensor([0.7, 0.5, 40.0]), tensor([0.2, 0.9, 0.01])
+    np.testing.assert_allclose(special.betainc(a, b, special.betaincinv(a, b, y)).numpy(), y.numpy(), rtol=1e-12)
+    with GradManager().attach([a, b, y]) as gm:
+        gm.backward(gnp.sum(special.betainc(a, b, special.betaincinv(a, b, y))))
+    np.testing.assert_allclose(y.grad.numpy(), 1, rtol=1e-12)
+    np.testing.assert_allclose([a.grad.numpy(), b.grad.numpy()], 0, atol=1e-12)
+
+
 def test_every_public_name_is_scipys() -> None:
     for name in special.__all__:
         assert hasattr(scipy.special, name)
@@ -617,12 +652,13 @@ for call in calls:
     assert found and np.isfinite(found).all()
     x.grad = y.grad = None
 of_two = "beta betaln gammainc gammaincc iv jv polygamma multigammaln zeta".split()
+of_three = ["betainc", "betaincinv"]
 lacking = [n for n in special.__all__ if n not in one + two]
 for name in lacking:
     for given in ((1, x), (1, x.numpy())):
         given = given[::-1] if name == "multigammaln" else given
         try:
-            getattr(special, name)(*(given if name in of_two else given[1:]))
+            getattr(special, name)(*(given if name in of_two else (1, *given) if name in of_three else given[1:]))
         except errors.MissingDependencyError as error:
             assert isinstance(error, ImportError)
             print(error)

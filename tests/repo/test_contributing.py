@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", flags=re.DOTALL | re.MULTILINE)
-EXAMPLES = TEXT.partition("\n## Add an op\n")[2].partition("\n## Writing\n")[0]
+EXAMPLES = TEXT.partition("\n## Add an op\n")[2].partition("\n## The documentation's site\n")[0]
 
 
 def test_picture_is_current():
@@ -64,14 +64,14 @@ def test_worked_examples_work(tmp_path):
         if language == "sh":
             path, _, word = block.removeprefix("python -m pytest ").strip().partition(" -k ")
             paths += path.split()
-            words.append(word or Path(path).stem.removeprefix("test_"))
+            words += word.strip('"\n').split(" or ") if word else [Path(path).stem.removeprefix("test_")]
             continue
         head, _, body = block.partition("\n")
         path = tmp_path / re.fullmatch(r"# (\S+?)(, at the end)?", head)[1]
         text = path.read_text(encoding="utf-8") if path.exists() else ""
         text = changed(text, body) if language == "diff" else "\n\n".join(filter(None, (text, body)))
         path.write_text(text, encoding="utf-8")
-    assert len(words) == 4
+    assert len(words) == 5
     done = subprocess.run(  # noqa: S603  # the page's own commands, in one process, for the time that collecting takes
         [
             sys.executable,

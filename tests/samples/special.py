@@ -115,6 +115,21 @@ for _name in ("gammainc", "gammaincc"):
     call(_name, "large", at([900.0, 1000.0]), at([910.0, 950.0]))
     call(_name, "at the ends", at([0.5, 1.0, 3.0]), given([0.0, np.inf, 0.0]), facts={"smooth": False})
 
+# ---------------------------------------------------------------- three arguments
+
+for _name in ("betainc", "betaincinv"):
+    _A, _B, _LEVEL = ((0.4, 3), (0.4, 3), (0.05, 0.95))
+    call(_name, "same shape", Arg((3, 4), *_A), Arg((3, 4), *_B), Arg((3, 4), *_LEVEL), facts={"third": True})
+    call(_name, "broadcast", Arg((3, 1), *_A), Arg((4,), *_B), Arg((), *_LEVEL))
+    call(_name, "all 0-d", Arg((), *_A), Arg((), *_B), Arg((), *_LEVEL))
+    call(_name, "zero-size", Arg((0, 3), *_A), Arg((3,), *_B), Arg((1, 1), *_LEVEL))
+    call(_name, "constants", Arg((4,), *_A, constant=True), given(2.0), Arg((3, 4), *_LEVEL))
+    call(_name, "level constant", Arg((4,), *_A), Arg((3, 1), *_B), Arg((3, 4), *_LEVEL, constant=True))
+call("betainc", "large", at([40.0, 90.0]), at([60.0, 20.0]), at([0.45, 0.8]))
+call(
+    "betainc", "at the ends", at([0.5, 1.0, 3.0]), at([2.0, 3.0, 0.5]), given([0.0, 1.0, 0.0]), facts={"smooth": False}
+)
+
 # ---------------------------------------------------------------- with a parameter that is not differentiated
 
 _Q = Arg((3, 4), 0.4, 4)

@@ -84,7 +84,7 @@ def test_probabilities_and_moments_are_scipys(name):
         np.testing.assert_allclose(found.entropy(), np.broadcast_to(reference.entropy(), found.batch_shape), rtol=1e-9)
 
 
-@pytest.mark.parametrize("name", sorted(CONTINUOUS.keys() - {"Beta", "StudentT"}))
+@pytest.mark.parametrize("name", sorted(CONTINUOUS))
 def test_cumulative_probabilities_are_scipys(name):
     make, parameters, of_scipy, value = ALL[name]
     found, reference = make(*parameters), of_scipy(*parameters)
@@ -113,6 +113,26 @@ def test_small_probabilities_are_not_rounded_off():
         q = np.array([1e-12, 1e-9])
         np.testing.assert_allclose(make.icdf(q), reference.ppf(q), rtol=1e-12)
         np.testing.assert_allclose(make.cdf(make.icdf(q)), q, rtol=1e-12 if make.icdf(0.5) == 0 else 1e-3)
+
+
+@pytest.mark.parametrize("name", ["Beta", "StudentT"])
+def test_cumulative_probabilities_have_derivatives_by_the_parameters(name):
+    make, parameters, _, value = CONTINUOUS[name]
+    given = [tensor(p, dtype=np.float64) for p in parameters]
+    assert gradmgr.gradcheck(lambda *p: make(*p).cdf(value), given, atol=1e-6, rtol=1e-5)
+    assert gradmgr.gradcheck(lambda *p: make(*p).icdf(P), given, atol=1e-6, rtol=1e-5)
+    density = np.exp(make(*parameters).log_prob(value))
+    slope = functional.grad(lambda x: gnp.sum(make(*parameters).cdf(x)))
+    np.testing.assert_allclose(slope(np.broadcast_to(value, density.shape)), density, rtol=1e-11)
+
+
+def test_tails_of_student_t_are_those_of_cauchy():
+    t, cauchy = distributions.StudentT(1.0), scipy.stats.cauchy()
+    z = np.array([-1e9, -30.0, 0.0, 30.0])
+    np.testing.assert_allclose(t.cdf(z), cauchy.cdf(z), rtol=1e-12)
+    np.testing.assert_allclose(t.icdf([1e-9, 0.5, 0.9]), cauchy.ppf([1e-9, 0.5, 0.9]), rtol=1e-12, atol=1e-15)
+    slope = functional.grad(lambda z: gnp.sum(t.cdf(z)))
+    np.testing.assert_allclose(slope(z), cauchy.pdf(z), rtol=1e-12)
 
 
 def test_counts_of_trials_may_differ():

@@ -17,6 +17,7 @@ import guard
 import numpy as np
 import pytest
 from helpers import ROOT, cupy_on_a_gpu
+from trace_format import problems
 
 import gradmgr.numpy as gnp
 from gradmgr import GradManager, errors, nn, no_grad, profiler, tensor
@@ -976,6 +977,105 @@ def test_the_trace(tmp_path):
         assert ends[key]["bp"] == "e"
 
 
+def read_trace(prof, folder):
+    """Write a profile as a trace and read it as strictly as a browser does."""
+    prof.export_chrome_trace(folder / "trace.json")
+
+    def refuse(number):
+        raise AssertionError(f"{number} is not JSON")
+
+    return json.loads((folder / "trace.json").read_text(), parse_constant=refuse)
+
+
+@pytest.fixture(scope="module")
+def rich_trace(tmp_path_factory):
+    """Second derivatives, another thread, a region and an exception."""
+    w, inner, outer = leaf(3), GradManager(), GradManager()
+    inner.attach(w)
+    outer.attach(w)
+    with profile(record_shapes=True, with_stack=True, with_flops=True, profile_memory=True) as prof:
+        with record_function("region", "mine"), outer:
+            step_kept = gnp.tanh(w * w).sum()
+            with inner:
+                inner.backward((gnp.tanh(w * w) * 2.0).sum())
+            outer.backward(step_kept + (w.grad**2).sum())
+        with pytest.raises(ValueError, match="shape"), record_function("it fails"):
+            w + gnp.ones(2)
+        thread = threading.Thread(target=lambda: w + w, name="helper")
+        thread.start()
+        thread.join()
+    return read_trace(prof, tmp_path_factory.mktemp("trace"))
+
+
+def test_the_trace_is_in_the_trace_event_format(rich_trace):
+    """Perfetto's own page, opened in a browser with such a trace, shows the same spans and arrows, and no error."""
+    assert problems(rich_trace) == []
+    assert {event["ph"] for event in rich_trace["traceEvents"]} == {"M", "X", "s", "f"}
+
+
+def change(phase, **values):
+    """Return a function that gives the first event of a phase other values, or takes keys from it: those of None."""
+
+    def changed(trace):
+        event = next(e for e in trace["traceEvents"] if e["ph"] == phase)
+        event.update(values)
+        for key in [key for key, value in values.items() if value is None]:
+            del event[key]
+
+    return changed
+
+
+def repeat(phase):
+    def changed(trace):
+        trace["traceEvents"].append(next(e for e in trace["traceEvents"] if e["ph"] == phase))
+
+    return changed
+
+
+def end_region_in_backward(trace):
+    region, backward = (next(e for e in trace["traceEvents"] if e["name"] == name) for name in ("region", "backward"))
+    region["dur"] = backward["ts"] + backward["dur"] / 2 - region["ts"]
+
+
+def drop(phase):
+    def changed(trace):
+        trace["traceEvents"].remove(next(e for e in trace["traceEvents"] if e["ph"] == phase))
+
+    return changed
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        (change("X", dur=None), "X needs dur"),
+        (change("X", ts="12"), "ts is no number"),
+        (change("X", dur=-1.0), "dur is negative"),
+        (end_region_in_backward, "backward begins in region and ends after it"),
+        (change("X", tid="main"), "tid is 'main'"),
+        (change("X", args=[1]), r"args is \[1\]"),
+        (change("X", ph="Q"), "no known phase"),
+        (change("X", ph="B", dur=None), "region has no end"),
+        (change("X", ph="E", dur=None), "the end of region has no begin"),
+        (change("M", args={}), "metadata 'process_name'"),
+        (change("M", name="colour"), "metadata 'colour'"),
+        (change("s", id=None), "s needs id"),
+        (change("s", tid=99), "touches no span"),
+        (change("f", ts=0.0), "touches no span|goes back in time"),
+        (change("f", bp="x"), "unknown binding point"),
+        (repeat("s"), "has not one start and one end"),
+        (drop("f"), "has not one start and one end"),
+        (lambda trace: trace.update(displayTimeUnit="s"), "displayTimeUnit"),
+        (lambda trace: trace.update(traceEvents={}), "a list"),
+    ],
+)
+def test_a_spoilt_trace_is_not(rich_trace, spoil, words):
+    trace = copy.deepcopy(rich_trace)
+    spoil(trace)
+    found = problems(trace)
+    assert found
+    assert re.search(words, found[0]), found
+
+
 # ---------------------------------------------------------------- nothing is left
 
 
@@ -1150,8 +1250,9 @@ def test_gpu_time(cuda, options, tmp_path):
     assert "CUDA total" in table
     assert "Self CUDA Mem" in table
     assert "Self CUDA time total: 4.000ms" in table
-    prof.export_chrome_trace(tmp_path / "trace.json")
-    entries = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    trace = read_trace(prof, tmp_path)
+    assert problems(trace) == []
+    entries = trace["traceEvents"]
     kernels = [e for e in entries if e.get("cat") == "kernel"]
     assert [e["name"] for e in kernels] == ["multiply", "sum", "sum_backward", "multiply_backward"]
     assert [e["dur"] for e in kernels] == pytest.approx([1000] * 4)
@@ -1168,8 +1269,9 @@ def test_two_gpus(cuda, tmp_path):
         w - w
     assert [e.device_index for e in prof.function_events] == [0, 1, 0]
     assert [e.device_time_total for e in prof.function_events] == pytest.approx([1000] * 3)
-    prof.export_chrome_trace(tmp_path / "trace.json")
-    entries = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    trace = read_trace(prof, tmp_path)
+    assert problems(trace) == []
+    entries = trace["traceEvents"]
     tracks = {e["tid"]: e["args"]["name"] for e in entries if e["name"] == "thread_name"}
     assert [tracks[e["tid"]] for e in entries if e.get("cat") == "kernel"] == ["GPU 0", "GPU 1", "GPU 0"]
 

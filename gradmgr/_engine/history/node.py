@@ -243,6 +243,15 @@ class GradientEdge(NamedTuple):
     """Where a gradient flows: into result number `output_nr` of `node`. Names a value without keeping it.
 
     `gradmgr.grad` and `gradmgr.backward` take it in place of the tensor.
+
+    >>> import gradmgr
+    >>> from gradmgr import GradManager, graph, tensor
+    >>> x = tensor(3.0)
+    >>> with GradManager().attach(x):
+    ...     y = x * 2.0
+    ...     edge = graph.get_gradient_edge(y)
+    ...     gradmgr.grad(y**2, edge)
+    (Tensor(12.),)
     """
 
     node: Node

@@ -11,7 +11,17 @@ from gradmgr.compat.autograd._vspace import vspace
 
 
 def primitive(f_raw: Callable[..., Any]) -> OldPrimitive:
-    """Make an operation as `autograd.extend.primitive` does, with the methods of old programs, which warn."""
+    """Make an operation as `autograd.extend.primitive` does, with the methods of old programs, which warn.
+
+    >>> import warnings
+    >>> from gradmgr.compat.autograd import grad, primitive
+    >>> double = primitive(lambda x: 2.0 * x)
+    >>> with warnings.catch_warnings(record=True):
+    ...     warnings.simplefilter("always")
+    ...     double.defgrad(lambda ans, x: lambda g: 2.0 * g)
+    >>> grad(double)(5.0)
+    np.float64(2.0)
+    """
     return OldPrimitive(f_raw)
 
 

@@ -45,7 +45,13 @@ def install() -> None:
 
 
 def uninstall() -> None:
-    """Take the names that `install` made out of `sys.modules`; modules that were imported through them live on."""
+    """Take the names that `install` made out of `sys.modules`; modules that were imported through them live on.
+
+    >>> from gradmgr.compat import autograd
+    >>> autograd.install()
+    >>> import autograd.numpy
+    >>> autograd.uninstall()
+    """
     for name, module in _layer().items():
         if sys.modules.get(name) is module:
             del sys.modules[name]

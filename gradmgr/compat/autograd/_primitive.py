@@ -33,11 +33,29 @@ _ARRAY = object()  # stands for an array among the constants of a result
 
 
 class VJPNode:
-    """Reverse mode, in `register_notrace`. It is a name only: gradmgr's history has no nodes of autograd's."""
+    """Reverse mode, in `register_notrace`. It is a name only: gradmgr's history has no nodes of autograd's.
+
+    >>> import numpy
+    >>> from gradmgr.compat.autograd import elementwise_grad
+    >>> from gradmgr.compat.autograd.extend import VJPNode, primitive, register_notrace
+    >>> sign = primitive(numpy.sign)
+    >>> register_notrace(VJPNode, sign)
+    >>> elementwise_grad(lambda x: x * sign(x))(numpy.array([-2.0, 3.0]))
+    array([-1.,  1.])
+    """
 
 
 class JVPNode:
-    """Forward mode, in `register_notrace`. It is a name only, as `VJPNode`."""
+    """Forward mode, in `register_notrace`. It is a name only, as `VJPNode`.
+
+    >>> import numpy
+    >>> from gradmgr.compat.autograd import make_jvp
+    >>> from gradmgr.compat.autograd.extend import JVPNode, primitive, register_notrace
+    >>> sign = primitive(numpy.sign)
+    >>> register_notrace(JVPNode, sign)
+    >>> make_jvp(lambda x: x * sign(x))(-2.0)(1.0)
+    (np.float64(2.0), np.float64(-1.0))
+    """
 
 
 class SparseObject:
@@ -46,6 +64,19 @@ class SparseObject:
     Attributes:
         vs: the vector space of the gradient.
         mut_add: a function of an array, or a container of arrays, which adds the gradient to it and returns it.
+
+    >>> import numpy
+    >>> from gradmgr.compat.autograd import grad
+    >>> from gradmgr.compat.autograd.extend import SparseObject, defvjp, primitive, vspace
+    >>> first = primitive(lambda x: x[0])
+    >>> def add_to_first(g):
+    ...     def mut_add(total):
+    ...         total[0] += g
+    ...         return total
+    ...     return mut_add
+    >>> defvjp(first, lambda ans, x: lambda g: SparseObject(vspace(x), add_to_first(g)))
+    >>> grad(first)(numpy.array([1.0, 2.0, 3.0]))
+    array([1., 0., 0.])
     """
 
     __slots__ = ("mut_add", "vs")
@@ -80,7 +111,15 @@ def primitive(f_raw: Callable[..., Any]) -> Primitive:
 
 
 def notrace_primitive(f_raw: Callable[..., Any]) -> Callable[..., Any]:
-    """Make a function that is given the plain values of its arguments, and whose result is a constant."""
+    """Make a function that is given the plain values of its arguments, and whose result is a constant.
+
+    >>> import numpy
+    >>> from gradmgr.compat.autograd import grad
+    >>> from gradmgr.compat.autograd.extend import notrace_primitive
+    >>> size = notrace_primitive(numpy.size)
+    >>> grad(lambda x: x.sum() * size(x))(numpy.array([1.0, 2.0]))
+    array([2., 2.])
+    """
 
     @functools.wraps(f_raw)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -336,12 +375,28 @@ def register_notrace(trace_type: type, primitive_fun: Any) -> None:
 
 
 def defvjp_argnums(fun: Any, vjpmaker: VjpMaker) -> None:
-    """Declare the vjp by all arguments at once: vjpmaker(argnums, ans, args, kwargs)(g) gives one for each argnum."""
+    """Declare the vjp by all arguments at once: vjpmaker(argnums, ans, args, kwargs)(g) gives one for each argnum.
+
+    >>> from gradmgr.compat.autograd import grad
+    >>> from gradmgr.compat.autograd.extend import defvjp_argnums, primitive
+    >>> product = primitive(lambda x, y: x * y)
+    >>> defvjp_argnums(product, lambda argnums, ans, args, kwargs: lambda g: [g * args[1 - k] for k in argnums])
+    >>> grad(product, 1)(2.0, 3.0)
+    np.float64(2.0)
+    """
     _checked(fun, "defvjp_argnums").vjp_maker = vjpmaker
 
 
 def defvjp_argnum(fun: Any, vjpmaker: VjpMaker) -> None:
-    """Declare the vjp by any argument: vjpmaker(argnum, ans, args, kwargs)(g)."""
+    """Declare the vjp by any argument: vjpmaker(argnum, ans, args, kwargs)(g).
+
+    >>> from gradmgr.compat.autograd import grad
+    >>> from gradmgr.compat.autograd.extend import defvjp_argnum, primitive
+    >>> product = primitive(lambda x, y: x * y)
+    >>> defvjp_argnum(product, lambda argnum, ans, args, kwargs: lambda g: g * args[1 - argnum])
+    >>> grad(product, 1)(2.0, 3.0)
+    np.float64(2.0)
+    """
 
     def vjps(argnums: Sequence[int], *call: Any) -> Callable[[Any], list[Any]]:
         made = [vjpmaker(argnum, *call) for argnum in argnums]
@@ -357,6 +412,13 @@ def defvjp(fun: Any, *vjpmakers: VjpMaker | None, argnums: Iterable[int] | None 
 
     Raises:
         TypeError: `fun` was not made by `primitive`; a vjpmaker is no function.
+
+    >>> from gradmgr.compat.autograd import grad
+    >>> from gradmgr.compat.autograd.extend import defvjp, primitive
+    >>> product = primitive(lambda x, y: x * y)
+    >>> defvjp(product, lambda ans, x, y: lambda g: g * y, lambda ans, x, y: lambda g: g * x)
+    >>> grad(product, 0)(2.0, 3.0), grad(product, 1)(2.0, 3.0)
+    (np.float64(3.0), np.float64(2.0))
     """
     known = _checked(fun, "defvjp")
     table = _by_argnum(vjpmakers, argnums, "defvjp")
@@ -370,12 +432,30 @@ def defvjp(fun: Any, *vjpmakers: VjpMaker | None, argnums: Iterable[int] | None 
 
 
 def defjvp_argnums(fun: Any, jvpmaker: JvpMaker) -> None:
-    """Declare the tangent of the result: jvpmaker(argnums, gs, ans, args, kwargs), of all tangents `gs` at once."""
+    """Declare the tangent of the result: jvpmaker(argnums, gs, ans, args, kwargs), of all tangents `gs` at once.
+
+    >>> from gradmgr.compat.autograd import make_jvp
+    >>> from gradmgr.compat.autograd.extend import defjvp_argnums, primitive
+    >>> product = primitive(lambda x, y: x * y)
+    >>> def tangent(argnums, gs, ans, args, kwargs):
+    ...     return sum(g * args[1 - argnum] for argnum, g in zip(argnums, gs))
+    >>> defjvp_argnums(product, tangent)
+    >>> make_jvp(product, (0, 1))(2.0, 3.0)((1.0, 1.0))
+    (np.float64(6.0), np.float64(5.0))
+    """
     _checked(fun, "defjvp_argnums").jvp_maker = jvpmaker
 
 
 def defjvp_argnum(fun: Any, jvpmaker: JvpMaker) -> None:
-    """Declare the tangent of the result along any argument, jvpmaker(argnum, g, ans, args, kwargs)."""
+    """Declare the tangent of the result along any argument, jvpmaker(argnum, g, ans, args, kwargs).
+
+    >>> from gradmgr.compat.autograd import make_jvp
+    >>> from gradmgr.compat.autograd.extend import defjvp_argnum, primitive
+    >>> product = primitive(lambda x, y: x * y)
+    >>> defjvp_argnum(product, lambda argnum, g, ans, args, kwargs: g * args[1 - argnum])
+    >>> make_jvp(product, 1)(2.0, 3.0)(1.0)
+    (np.float64(6.0), np.float64(2.0))
+    """
 
     def jvps(argnums: Sequence[int], gs: Sequence[Any], *call: Any) -> Any:
         return _sum([jvpmaker(argnum, g, *call) for argnum, g in zip(argnums, gs, strict=True)])
@@ -390,6 +470,14 @@ def defjvp(fun: Any, *jvpfuns: Any, argnums: Iterable[int] | None = None) -> Non
 
     Raises:
         TypeError: as `defvjp`.
+
+    >>> import numpy
+    >>> from gradmgr.compat.autograd import make_jvp
+    >>> from gradmgr.compat.autograd.extend import defjvp, primitive
+    >>> cube = primitive(lambda x: x**3)
+    >>> defjvp(cube, lambda g, ans, x: 3.0 * x**2 * g)
+    >>> make_jvp(cube)(2.0)(1.0)
+    (np.float64(8.0), np.float64(12.0))
     """
     known = _checked(fun, "defjvp")
     table = _by_argnum(jvpfuns, argnums, "defjvp")
@@ -406,7 +494,16 @@ def defjvp(fun: Any, *jvpfuns: Any, argnums: Iterable[int] | None = None) -> Non
 
 
 def def_linear(fun: Any) -> None:
-    """Declare that a primitive is linear in each of its arguments, for forward mode."""
+    """Declare that a primitive is linear in each of its arguments, for forward mode.
+
+    >>> import numpy
+    >>> from gradmgr.compat.autograd import make_jvp
+    >>> from gradmgr.compat.autograd.extend import def_linear, primitive
+    >>> double = primitive(lambda x: 2.0 * x)
+    >>> def_linear(double)
+    >>> make_jvp(double)(3.0)(10.0)
+    (np.float64(6.0), np.float64(20.0))
+    """
     known = _checked(fun, "def_linear")
     defjvp_argnum(known, lambda argnum, g, ans, args, kwargs: known(*args[:argnum], g, *args[argnum + 1 :], **kwargs))
 

@@ -23,6 +23,12 @@ class VSpace:
         shape, dtype: of an array; of a container, containers of them.
         size: the number of real numbers in it.
         iscomplex: whether it is an array of complex numbers.
+
+    >>> import numpy
+    >>> from gradmgr.compat.autograd.extend import vspace
+    >>> space = vspace(numpy.zeros((2, 3)))
+    >>> space.shape, space.size, space.zeros().tolist()
+    ((2, 3), 6, [[0.0, 0.0, 0.0], [0.0, 0.0, 0.0]])
     """
 
     __slots__ = ("_example", "_leaves", "dtype", "iscomplex", "shape", "size")

@@ -26,5 +26,11 @@ def isinstance(x: Any, classes: Any) -> bool:
 
 
 def type(x: Any) -> Any:
-    """Return the class of the value of `x`, traced or not."""
+    """Return the class of the value of `x`, traced or not.
+
+    >>> import numpy
+    >>> from gradmgr.compat.autograd import builtins
+    >>> builtins.type(numpy.zeros(2)) is numpy.ndarray
+    True
+    """
     return builtins.type(getval(x))

@@ -126,7 +126,13 @@ egrad = elementwise_grad
 
 @unary_to_nary
 def deriv(fun: Function, x: Any) -> Any:
-    """Return a function that gives the derivative along a vector of ones, by forward mode."""
+    """Return a function that gives the derivative along a vector of ones, by forward mode.
+
+    >>> import gradmgr.compat.autograd.numpy as np
+    >>> from gradmgr.compat.autograd import deriv
+    >>> deriv(lambda x: np.array([x, x**2]))(3.0)
+    array([1., 6.])
+    """
     return value_and_tangent(fun, x, vspace(x).ones())[1]
 
 
@@ -154,7 +160,14 @@ def jacobian(fun: Function, x: Any) -> Any:
 
 @unary_to_nary
 def hessian(fun: Function, x: Any) -> Any:
-    """Return a function that gives the Hessian, the Jacobian of the gradient."""
+    """Return a function that gives the Hessian, the Jacobian of the gradient.
+
+    >>> import gradmgr.compat.autograd.numpy as np
+    >>> from gradmgr.compat.autograd import hessian
+    >>> hessian(lambda x: x[0] ** 2 * x[1])(np.array([1.0, 3.0]))
+    array([[6., 2.],
+           [2., 0.]])
+    """
     return jacobian(jacobian(fun))(x)
 
 
@@ -172,13 +185,25 @@ def holomorphic_grad(fun: Function, x: Any) -> Any:
 
 
 def grad_named(fun: Function, argname: str) -> Function:
-    """Return the gradient by the argument of this name, which must be passed by position."""
+    """Return the gradient by the argument of this name, which must be passed by position.
+
+    >>> from gradmgr.compat.autograd import grad_named
+    >>> grad_named(lambda x, y: x * y**2, "y")(2.0, 3.0)
+    np.float64(12.0)
+    """
     return grad(fun, list(inspect.signature(fun).parameters).index(argname))  # type: ignore[no-any-return]  # of a function of the program
 
 
 @unary_to_nary
 def make_hvp(fun: Function, x: Any) -> Any:
-    """Return a function that gives (hvp, gradient): hvp(v) is the product of the Hessian at the arguments with v."""
+    """Return a function that gives (hvp, gradient): hvp(v) is the product of the Hessian at the arguments with v.
+
+    >>> import gradmgr.compat.autograd.numpy as np
+    >>> from gradmgr.compat.autograd import make_hvp
+    >>> hvp, gradient = make_hvp(lambda x: np.sum(x**3))(np.array([1.0, 2.0]))
+    >>> hvp(np.array([1.0, 10.0])), gradient
+    (array([  6., 120.]), array([ 3., 12.]))
+    """
     return core.make_vjp(grad(fun), x)
 
 
@@ -203,7 +228,13 @@ hessian_vector_product = hvp = hessian_tensor_product
 
 
 def tensor_jacobian_product(fun: Function, argnum: int = 0) -> Function:
-    """Return a function of (*args, tensor) that gives the product of a tensor with the Jacobian."""
+    """Return a function of (*args, tensor) that gives the product of a tensor with the Jacobian.
+
+    >>> import gradmgr.compat.autograd.numpy as np
+    >>> from gradmgr.compat.autograd import tensor_jacobian_product
+    >>> tensor_jacobian_product(lambda x: x**2)(np.array([1.0, 2.0]), np.array([1.0, 10.0]))
+    array([ 2., 40.])
+    """
 
     def product(*args: Any, **kwargs: Any) -> Any:
         *args_of_fun, tensor = args
@@ -217,7 +248,13 @@ vector_jacobian_product = tensor_jacobian_product
 
 @unary_to_nary
 def make_jvp_reversemode(fun: Function, x: Any) -> Any:
-    """Return a function that gives jvp(v), computed as the vjp of the vjp, for functions without a forward rule."""
+    """Return a function that gives jvp(v), computed as the vjp of the vjp, for functions without a forward rule.
+
+    >>> import gradmgr.compat.autograd.numpy as np
+    >>> from gradmgr.compat.autograd import make_jvp_reversemode
+    >>> make_jvp_reversemode(lambda x: x**2)(np.array([1.0, 2.0]))(np.array([1.0, 10.0]))
+    array([ 2., 40.])
+    """
     recording = Recording(fun, x)
     return core.make_vjp(recording.vjp, vspace(recording.value).zeros())[0]
 
@@ -230,6 +267,12 @@ def make_ggnvp(f: Function, g: Function = _half_square, f_argnum: int = 0) -> Fu
     """Return a function that gives ggnvp(v), the product of the generalised Gauss-Newton matrix of g(f(x)) with v.
 
     The matrix is J' H J, of the Jacobian J of f and the Hessian H of g.
+
+    >>> import gradmgr.compat.autograd.numpy as np
+    >>> from gradmgr.compat.autograd import make_ggnvp
+    >>> matrix = np.array([[1.0, 2.0], [0.0, 1.0]])
+    >>> make_ggnvp(lambda x: matrix @ x)(np.zeros(2))(np.array([1.0, 0.0]))  # the first column of matrix.T @ matrix
+    array([1., 2.])
     """
 
     def at(f: Function, x: Any) -> Any:
@@ -290,7 +333,12 @@ def multigrad_dict(fun: Function) -> Function:
 
 
 def checkpoint(fun: Function) -> Function:
-    """Return a function that keeps no values in between for backward, which computes them again."""
+    """Return a function that keeps no values in between for backward, which computes them again.
+
+    >>> from gradmgr.compat.autograd import checkpoint, grad
+    >>> grad(checkpoint(lambda x: x**3))(2.0)
+    np.float64(12.0)
+    """
 
     @functools.wraps(fun, updated=())
     def call(*args: Any, **kwargs: Any) -> Any:

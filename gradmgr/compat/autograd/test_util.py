@@ -18,7 +18,12 @@ _STEP = 1e-6
 
 
 def scalar_close(a: Any, b: Any) -> bool:
-    """Tell whether two numbers differ by at most 1e-6, absolutely or relatively."""
+    """Tell whether two numbers differ by at most 1e-6, absolutely or relatively.
+
+    >>> from gradmgr.compat.autograd.test_util import scalar_close
+    >>> scalar_close(1.0, 1.0 + 1e-7), scalar_close(1.0, 1.001)
+    (True, False)
+    """
     return bool(abs(a - b) < _TOLERANCE or abs(a - b) < _TOLERANCE * abs(a + b))
 
 
@@ -35,6 +40,14 @@ def check_equivalent(x: Any, y: Any) -> None:
 
     Raises:
         errors.GradcheckError: they differ; it is an AssertionError, too.
+
+    >>> import numpy
+    >>> from gradmgr.compat.autograd.test_util import check_equivalent
+    >>> check_equivalent(numpy.ones(2), numpy.ones(2))
+    >>> check_equivalent(numpy.ones(2), numpy.zeros(2))
+    Traceback (most recent call last):
+        ...
+    gradmgr.errors.GradcheckError: the values differ: [1. 1.] and [0. 0.]
     """
     if vspace(x) != vspace(y):
         raise errors.GradcheckError(f"the values are of different spaces: {vspace(x)} and {vspace(y)}")
@@ -44,7 +57,12 @@ def check_equivalent(x: Any, y: Any) -> None:
 
 
 def check_vjp(f: Callable[..., Any], x: Any) -> None:
-    """Compare the vjp of a function at a point with the difference quotient; raise where they differ."""
+    """Compare the vjp of a function at a point with the difference quotient; raise where they differ.
+
+    >>> import numpy
+    >>> from gradmgr.compat.autograd.test_util import check_vjp
+    >>> check_vjp(numpy.sin, numpy.array([1.0, 2.0]))
+    """
     vjp, y = make_vjp(f, x)
     at, values = vspace(x), vspace(y)
     v, u = at.randn(), values.randn()
@@ -61,7 +79,12 @@ def check_vjp(f: Callable[..., Any], x: Any) -> None:
 
 
 def check_jvp(f: Callable[..., Any], x: Any) -> None:
-    """Compare the jvp of a function at a point with the difference quotient; raise where they differ."""
+    """Compare the jvp of a function at a point with the difference quotient; raise where they differ.
+
+    >>> import numpy
+    >>> from gradmgr.compat.autograd.test_util import check_jvp
+    >>> check_jvp(numpy.sin, numpy.array([1.0, 2.0]))
+    """
     v = vspace(x).randn()
     try:
         check_equivalent(make_jvp(f, x)(v)[1], _quotient(f, x, v))
@@ -119,6 +142,10 @@ def combo_check(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Callable[
         fun: the function.
         args: of `check_grads`, after the function.
         kwargs: of `check_grads`.
+
+    >>> import numpy
+    >>> from gradmgr.compat.autograd.test_util import combo_check
+    >>> combo_check(numpy.multiply, [0, 1])([1.0, 2.0], [3.0])  # of 1 and 3, and of 2 and 3
     """
     check = check_grads(fun, *args, **kwargs)
 

@@ -35,7 +35,15 @@ def getval(x: Any) -> Any:
 
 
 class Node:
-    """The base of autograd's node classes, which cannot be derived from here."""
+    """The base of autograd's node classes, which cannot be derived from here.
+
+    >>> from gradmgr.compat.autograd.tracer import Node
+    >>> class MyNode(Node):  # doctest: +ELLIPSIS
+    ...     pass
+    Traceback (most recent call last):
+        ...
+    NotImplementedError: class MyNode(Node): gradmgr's history is no graph of autograd's nodes; ...
+    """
 
     def __init_subclass__(cls) -> NoReturn:
         raise NotImplementedError(
@@ -45,7 +53,14 @@ class Node:
 
 
 def trace(start_node: Any, fun: Callable[..., Any], x: Any) -> NoReturn:
-    """Raise: a function is not run with node classes of the program's own."""
+    """Raise: a function is not run with node classes of the program's own.
+
+    >>> from gradmgr.compat.autograd.tracer import trace
+    >>> trace(None, abs, 1.0)  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+        ...
+    NotImplementedError: trace(start_node, fun, x): gradmgr records no nodes of a class of yours; ...
+    """
     raise NotImplementedError(
         "trace(start_node, fun, x): gradmgr records no nodes of a class of yours; use make_vjp or make_jvp, "
         "gradmgr.graph for a picture of the history, gradmgr.compile to run a function's NumPy calls again"
@@ -53,7 +68,14 @@ def trace(start_node: Any, fun: Callable[..., Any], x: Any) -> NoReturn:
 
 
 def new_box(value: Any, trace: Any, node: Any) -> NoReturn:
-    """Raise: traced values are made by differentiating only."""
+    """Raise: traced values are made by differentiating only.
+
+    >>> from gradmgr.compat.autograd.tracer import new_box
+    >>> new_box(1.0, 0, None)  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+        ...
+    NotImplementedError: new_box(value, trace, node): a traced value is a gradmgr.Tensor, ...
+    """
     raise NotImplementedError(
         "new_box(value, trace, node): a traced value is a gradmgr.Tensor, which grad, make_vjp and their kin make; "
         "write the operation with primitive(f) and defvjp"

@@ -25,12 +25,22 @@ def subvals(x: Iterable[Any], ivs: Iterable[tuple[int, Any]]) -> tuple[Any, ...]
 
 
 def subval(x: Iterable[Any], i: int, v: Any) -> tuple[Any, ...]:
-    """Return a tuple of the elements of `x`, but for number `i`, which is `v`."""
+    """Return a tuple of the elements of `x`, but for number `i`, which is `v`.
+
+    >>> from gradmgr.compat.autograd.util import subval
+    >>> subval(("a", "b", "c"), 1, "x")
+    ('a', 'x', 'c')
+    """
     return subvals(x, [(i, v)])
 
 
 def func(f: Any) -> Any:
-    """Return what it is given: a function, also one taken from a class."""
+    """Return what it is given: a function, also one taken from a class.
+
+    >>> from gradmgr.compat.autograd.util import func
+    >>> func(abs) is abs
+    True
+    """
     return f
 
 
@@ -52,6 +62,13 @@ def quick_grad_check(
 
     Raises:
         errors.GradcheckError: they differ; it is an AssertionError, too.
+
+    >>> import warnings
+    >>> import numpy
+    >>> from gradmgr.compat.autograd.util import quick_grad_check
+    >>> with warnings.catch_warnings(record=True):
+    ...     warnings.simplefilter("always")
+    ...     quick_grad_check(lambda x, y: numpy.sum(x * y), numpy.array([1.0, 2.0]), (3.0,))
     """
     warnings.warn(
         "quick_grad_check is deprecated; write autograd.test_util.check_grads", DeprecationWarning, stacklevel=2

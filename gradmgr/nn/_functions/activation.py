@@ -238,6 +238,11 @@ def leaky_relu(input: Any, negative_slope: float = 0.01) -> Any:
     Raises:
         DtypeError: the input is not floating.
         TypeError: negative_slope is no number.
+
+    >>> import numpy as np
+    >>> from gradmgr.nn.functional import leaky_relu
+    >>> leaky_relu(np.array([-2.0, 3.0]), negative_slope=0.25).tolist()
+    [-0.5, 3.0]
     """
     input, slope = _lift_input("leaky_relu", input), number(negative_slope, "negative_slope", "leaky_relu")
     return _leaky_relu(input, slope) if slope >= 0 else _positive_or(input, input * slope)
@@ -299,6 +304,11 @@ def elu(input: Any, alpha: float = 1.0) -> Any:
     Raises:
         DtypeError: the input is not floating.
         TypeError: alpha is no number.
+
+    >>> import numpy as np
+    >>> from gradmgr.nn.functional import elu
+    >>> elu(np.array([np.log(0.25), 0.0, 3.0]), alpha=2.0).round(6).tolist()
+    [-1.5, 0.0, 3.0]
     """
     input, alpha = _lift_input("elu", input), number(alpha, "alpha", "elu")
     if alpha >= 0:
@@ -323,6 +333,11 @@ def sigmoid(input: Any) -> Any:
 
     Raises:
         DtypeError: the input is not floating.
+
+    >>> import numpy as np
+    >>> from gradmgr.nn.functional import sigmoid
+    >>> sigmoid(np.log([1.0, 3.0])).round(6).tolist()
+    [0.5, 0.75]
     """
     return _call_widened(special.expit, _lift_input("sigmoid", input))
 
@@ -335,6 +350,11 @@ def logsigmoid(input: Any) -> Any:
 
     Raises:
         DtypeError: the input is not floating.
+
+    >>> import numpy as np
+    >>> from gradmgr.nn.functional import logsigmoid
+    >>> logsigmoid(np.array([-1000.0, 1000.0])).tolist()
+    [-1000.0, 0.0]
     """
     return _call_widened(special.log_expit, _lift_input("logsigmoid", input))
 
@@ -347,6 +367,11 @@ def tanh(input: Any) -> Any:
 
     Raises:
         DtypeError: the input is not floating.
+
+    >>> import numpy as np
+    >>> from gradmgr.nn.functional import tanh
+    >>> tanh(np.log([0.5, 1.0, 2.0])).round(6).tolist()
+    [-0.6, 0.0, 0.6]
     """
     return arithmetic.tanh(_lift_input("tanh", input))
 
@@ -519,6 +544,11 @@ def softplus(input: Any, beta: float = 1.0, threshold: float = 20.0) -> Any:
         DtypeError: the input is not floating.
         TypeError: beta or threshold is no number.
         ValueError: beta is 0.
+
+    >>> import numpy as np
+    >>> from gradmgr.nn.functional import softplus
+    >>> np.exp(softplus(np.log([1.0, 3.0]))).round(6).tolist()
+    [2.0, 4.0]
     """
     input, beta = _lift_input("softplus", input), number(beta, "beta", "softplus")
     if beta == 0:
@@ -888,5 +918,10 @@ def log_softmax(input: Any, dim: int | None = None, dtype: Any = None) -> Any:
     """Return log(softmax(x)) along an axis, without under- or overflow; -inf where x is.
 
     A row of -inf only, or one with an inf, gives NaN, as in torch. Arguments and errors are those of `softmax`.
+
+    >>> import numpy as np
+    >>> from gradmgr.nn.functional import log_softmax
+    >>> np.exp(log_softmax(np.log([1.0, 3.0]), dim=0)).round(6).tolist()
+    [0.25, 0.75]
     """
     return _softmax("log_softmax", log_softmax_along, input, dim, dtype, False)

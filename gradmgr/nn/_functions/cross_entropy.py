@@ -441,6 +441,12 @@ def nll_loss(input: Any, target: Any, weight: Any = None, ignore_index: int = -1
         ShapeError: shapes do not fit.
         LabelError: a label is not a class. (Checking labels on a GPU waits for all work started there; NumPy labels for
             scores on a GPU are checked before they are moved.)
+
+    >>> import numpy as np
+    >>> from gradmgr.nn.functional import nll_loss
+    >>> log_probabilities = np.array([[-1.0, -2.0], [-3.0, -4.0]])
+    >>> float(nll_loss(log_probabilities, np.array([0, 1])))  # the mean of 1 and 4
+    2.5
     """
     asked = "nll_loss"
     check_reduction(reduction, asked)

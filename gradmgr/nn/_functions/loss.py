@@ -165,7 +165,13 @@ def mse_loss(input: Any, target: Any, reduction: str = "mean") -> Any:
 
 
 def l1_loss(input: Any, target: Any, reduction: str = "mean") -> Any:
-    """Return |input - target|, its mean by default; the derivative at 0 is 0. Arguments: see `mse_loss`."""
+    """Return |input - target|, its mean by default; the derivative at 0 is 0. Arguments: see `mse_loss`.
+
+    >>> import numpy as np
+    >>> from gradmgr.nn.functional import l1_loss
+    >>> float(l1_loss(np.array([1.0, 5.0]), np.array([2.0, 2.0])))
+    2.0
+    """
     check_reduction(reduction, "l1_loss")
     x, y = _cast_alike("l1_loss", input, target)
     return _reduce(arithmetic.absolute(x - y), reduction, "l1_loss", input, target)
@@ -195,6 +201,11 @@ def huber_loss(input: Any, target: Any, reduction: str = "mean", delta: float = 
     """Return d**2 / 2 where |d| <= delta, else delta * (|d| - delta / 2), with d = input - target.
 
     Arguments and errors are those of `mse_loss`; a delta that is not positive is a ValueError.
+
+    >>> import numpy as np
+    >>> from gradmgr.nn.functional import huber_loss
+    >>> huber_loss(np.array([1.0, 4.0]), np.array([0.0, 0.0]), reduction="none", delta=2.0).tolist()
+    [0.5, 6.0]
     """
     check_reduction(reduction, "huber_loss")
     if not delta > 0:
@@ -208,6 +219,11 @@ def smooth_l1_loss(input: Any, target: Any, reduction: str = "mean", beta: float
 
     That is `huber_loss` over beta, and for beta = 0 `l1_loss`. Arguments and errors are those of `mse_loss`; a
     negative beta is a ValueError.
+
+    >>> import numpy as np
+    >>> from gradmgr.nn.functional import smooth_l1_loss
+    >>> smooth_l1_loss(np.array([1.0, 4.0]), np.array([0.0, 0.0]), reduction="none", beta=2.0).tolist()
+    [0.25, 3.0]
     """
     check_reduction(reduction, "smooth_l1_loss")
     if not beta >= 0:
@@ -374,6 +390,12 @@ def binary_cross_entropy(input: Any, target: Any, weight: Any = None, reduction:
 
     Raises:
         ValueError: an input is outside of [0, 1].
+
+    >>> import numpy as np
+    >>> from gradmgr.nn.functional import binary_cross_entropy
+    >>> loss = binary_cross_entropy(np.array([0.5, 0.75]), np.array([1.0, 0.0]), reduction="none")
+    >>> np.exp(-loss).round(6).tolist()  # the probability of what was observed
+    [0.5, 0.25]
     """
     asked = "binary_cross_entropy"
     check_reduction(reduction, asked)
@@ -400,6 +422,12 @@ def kl_div(input: Any, target: Any, reduction: str = "mean", log_target: bool = 
 
     Raises:
         ShapeError, DtypeError: as for `mse_loss`.
+
+    >>> import numpy as np
+    >>> from gradmgr.nn.functional import kl_div
+    >>> found = kl_div(np.log([0.5, 0.5]), np.array([1.0, 0.0]), reduction="sum")
+    >>> round(float(found) / np.log(2), 6)
+    np.float64(1.0)
     """
     check_word(reduction, ("none", "mean", "sum", "batchmean"), "reduction", "kl_div")
     x, y = _cast_alike("kl_div", input, target)

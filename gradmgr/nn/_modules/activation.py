@@ -15,7 +15,12 @@ else:
 
 
 class ReLU(ArrayModule):
-    """max(x, 0). `inplace` exists for compatibility with torch and must be False, as in all activation layers."""
+    """max(x, 0). `inplace` exists for compatibility with torch and must be False, as in all activation layers.
+
+    >>> from gradmgr import nn, tensor
+    >>> nn.ReLU()(tensor([-1.0, 0.0, 2.0]))
+    Tensor([0., 0., 2.])
+    """
 
     def __init__(self, inplace: bool = False) -> None:
         super().__init__()
@@ -27,7 +32,12 @@ class ReLU(ArrayModule):
 
 
 class LeakyReLU(ArrayModule):
-    """x where it is positive, negative_slope * x elsewhere."""
+    """x where it is positive, negative_slope * x elsewhere.
+
+    >>> from gradmgr import nn, tensor
+    >>> nn.LeakyReLU(negative_slope=0.25)(tensor([-2.0, 3.0]))
+    Tensor([-0.5,  3. ])
+    """
 
     def __init__(self, negative_slope: float = 0.01, inplace: bool = False) -> None:
         super().__init__()
@@ -44,7 +54,12 @@ class LeakyReLU(ArrayModule):
 
 
 class ELU(ArrayModule):
-    """x where it is positive, alpha * (exp(x) - 1) elsewhere. Clevert et al., 2015."""
+    """x where it is positive, alpha * (exp(x) - 1) elsewhere. Clevert et al., 2015.
+
+    >>> from gradmgr import nn, tensor
+    >>> nn.ELU(alpha=2.0)(tensor([-1000.0, 3.0]))
+    Tensor([-2.,  3.])
+    """
 
     def __init__(self, alpha: float = 1.0, inplace: bool = False) -> None:
         super().__init__()
@@ -61,7 +76,12 @@ class ELU(ArrayModule):
 
 
 class GELU(ArrayModule):
-    """x times the standard normal distribution function of x; "tanh" approximates it. Hendrycks and Gimpel, 2016."""
+    """x times the standard normal distribution function of x; "tanh" approximates it. Hendrycks and Gimpel, 2016.
+
+    >>> from gradmgr import nn, tensor
+    >>> nn.GELU()(tensor([-1000.0, 0.0, 1000.0]))
+    Tensor([   0.,    0., 1000.])
+    """
 
     def __init__(self, approximate: str = "none") -> None:
         super().__init__()
@@ -78,7 +98,13 @@ class GELU(ArrayModule):
 
 
 class SiLU(ArrayModule):
-    """x times the logistic function of x."""
+    """x times the logistic function of x.
+
+    >>> import gradmgr.numpy as np
+    >>> from gradmgr import nn
+    >>> nn.SiLU()(np.log([1.0, 3.0])) / np.log(3.0)
+    array([0.  , 0.75])
+    """
 
     def __init__(self, inplace: bool = False) -> None:
         super().__init__()
@@ -90,7 +116,13 @@ class SiLU(ArrayModule):
 
 
 class Sigmoid(ArrayModule):
-    """1 / (1 + exp(-x)), the logistic function."""
+    """1 / (1 + exp(-x)), the logistic function.
+
+    >>> import gradmgr.numpy as np
+    >>> from gradmgr import nn, tensor
+    >>> nn.Sigmoid()(np.log(tensor([1.0, 3.0])))
+    Tensor([0.5 , 0.75])
+    """
 
     def forward(self, x: Any) -> Any:
         """Return the result for an input of any shape, in the same shape."""
@@ -98,7 +130,12 @@ class Sigmoid(ArrayModule):
 
 
 class Tanh(ArrayModule):
-    """The hyperbolic tangent."""
+    """The hyperbolic tangent.
+
+    >>> from gradmgr import nn, tensor
+    >>> nn.Tanh()(tensor([-1000.0, 0.0, 1000.0]))
+    Tensor([-1.,  0.,  1.])
+    """
 
     def forward(self, x: Any) -> Any:
         """Return the result for an input of any shape, in the same shape."""
@@ -106,7 +143,12 @@ class Tanh(ArrayModule):
 
 
 class Softplus(ArrayModule):
-    """log(1 + exp(beta * x)) / beta; x itself where beta * x is above a threshold."""
+    """log(1 + exp(beta * x)) / beta; x itself where beta * x is above a threshold.
+
+    >>> from gradmgr import nn, tensor
+    >>> nn.Softplus()(tensor([-1000.0, 1000.0]))
+    Tensor([   0., 1000.])
+    """
 
     def __init__(self, beta: float = 1.0, threshold: float = 20.0) -> None:
         super().__init__()
@@ -135,7 +177,14 @@ class _AlongAxis(ArrayModule):
 
 
 class Softmax(_AlongAxis):
-    """exp(x) divided by its sum along an axis."""
+    """exp(x) divided by its sum along an axis.
+
+    >>> import gradmgr.numpy as np
+    >>> from gradmgr import nn, tensor
+    >>> nn.Softmax(dim=1)(np.log(tensor([[1.0, 3.0], [1.0, 1.0]])))
+    Tensor([[0.25, 0.75],
+            [0.5 , 0.5 ]])
+    """
 
     def forward(self, x: Any) -> Any:
         """Return the result for an input of any shape, in the same shape."""
@@ -143,7 +192,13 @@ class Softmax(_AlongAxis):
 
 
 class LogSoftmax(_AlongAxis):
-    """The logarithm of softmax along an axis."""
+    """The logarithm of softmax along an axis.
+
+    >>> import gradmgr.numpy as np
+    >>> from gradmgr import nn, tensor
+    >>> np.exp(nn.LogSoftmax(dim=-1)(np.log(tensor([1.0, 3.0]))))
+    Tensor([0.25, 0.75])
+    """
 
     def forward(self, x: Any) -> Any:
         """Return the result for an input of any shape, in the same shape."""

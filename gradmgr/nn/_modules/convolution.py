@@ -143,6 +143,12 @@ class Conv1d(PlainConvolution):
         rng: a Generator to draw from, uniformly from +-1 / sqrt(C_in / groups * kernel_size).
 
     Parameters: weight (C_out, C_in / groups, kernel_size), bias (C_out,).
+
+    >>> import numpy as np
+    >>> from gradmgr import nn
+    >>> layer = nn.Conv1d(3, 8, 5, padding="same", rng=np.random.default_rng(0))
+    >>> layer(np.zeros((2, 3, 100), np.float32)).shape
+    (2, 8, 100)
     """
 
     _as_tuple = staticmethod(single)
@@ -219,7 +225,14 @@ class TransposedConvolution(_Convolution):
 
 
 class ConvTranspose1d(TransposedConvolution):
-    """The transpose of Conv1d; arguments and parameters are those of ConvTranspose2d, of one axis."""
+    """The transpose of Conv1d; arguments and parameters are those of ConvTranspose2d, of one axis.
+
+    >>> import numpy as np
+    >>> from gradmgr import nn
+    >>> layer = nn.ConvTranspose1d(8, 3, 2, stride=2, rng=np.random.default_rng(0))
+    >>> layer(np.zeros((2, 8, 50), np.float32)).shape
+    (2, 3, 100)
+    """
 
     _as_tuple = staticmethod(single)
 
@@ -249,6 +262,12 @@ class ConvTranspose2d(TransposedConvolution):
         rng: a Generator to draw from, uniformly from +-1 / sqrt(C_out / groups * height * width).
 
     Parameters: weight (C_in, C_out / groups, *kernel_size), bias (C_out,).
+
+    >>> import numpy as np
+    >>> from gradmgr import nn
+    >>> layer = nn.ConvTranspose2d(8, 3, 2, stride=2, rng=np.random.default_rng(0))
+    >>> layer(np.zeros((2, 8, 14, 14), np.float32)).shape
+    (2, 3, 28, 28)
     """
 
     _as_tuple = staticmethod(pair)

@@ -55,7 +55,13 @@ class _InstanceNorm(BatchNorm):
 
 
 class InstanceNorm1d(_InstanceNorm):
-    """Normalise each channel of each example of (N, C, L) or (C, L); arguments as of InstanceNorm2d."""
+    """Normalise each channel of each example of (N, C, L) or (C, L); arguments as of InstanceNorm2d.
+
+    >>> from gradmgr import nn, tensor
+    >>> nn.InstanceNorm1d(2)(tensor([[1.0, 3.0], [10.0, 10.0]])).round(3)
+    Tensor([[-1.,  1.],
+            [ 0.,  0.]])
+    """
 
     _axes = 1
 
@@ -87,6 +93,12 @@ class InstanceNorm2d(_InstanceNorm):
 
 
 class InstanceNorm3d(_InstanceNorm):
-    """Normalise each channel of each example of (N, C, D, H, W) or (C, D, H, W); arguments as of InstanceNorm2d."""
+    """Normalise each channel of each example of (N, C, D, H, W) or (C, D, H, W); arguments as of InstanceNorm2d.
+
+    >>> import numpy as np
+    >>> from gradmgr import nn
+    >>> nn.InstanceNorm3d(3)(np.ones((8, 3, 4, 4, 4), np.float32)).shape
+    (8, 3, 4, 4, 4)
+    """
 
     _axes = 3

@@ -18,7 +18,12 @@ else:
 
 
 class Identity(ArrayModule):
-    """Returns its input; arguments of the constructor are ignored."""
+    """Returns its input; arguments of the constructor are ignored.
+
+    >>> from gradmgr import nn, tensor
+    >>> nn.Identity()(tensor([1.0, 2.0]))
+    Tensor([1., 2.])
+    """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__()

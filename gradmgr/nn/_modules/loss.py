@@ -32,7 +32,12 @@ def _label(ignore_index: Any, asked: str) -> int:
 
 
 class MSELoss(_Loss):
-    """The squares of differences; their mean by default, their "sum", or "none" of both."""
+    """The squares of differences; their mean by default, their "sum", or "none" of both.
+
+    >>> from gradmgr import nn, tensor
+    >>> nn.MSELoss()(tensor([1.0, 5.0]), tensor([2.0, 2.0]))
+    Tensor(5.)
+    """
 
     def __init__(self, reduction: str = "mean") -> None:
         super().__init__(reduction)
@@ -43,7 +48,12 @@ class MSELoss(_Loss):
 
 
 class L1Loss(_Loss):
-    """The absolute values of differences; their mean by default, their "sum", or "none" of both."""
+    """The absolute values of differences; their mean by default, their "sum", or "none" of both.
+
+    >>> from gradmgr import nn, tensor
+    >>> nn.L1Loss(reduction="sum")(tensor([1.0, 5.0]), tensor([2.0, 2.0]))
+    Tensor(4.)
+    """
 
     def __init__(self, reduction: str = "mean") -> None:
         super().__init__(reduction)
@@ -54,7 +64,12 @@ class L1Loss(_Loss):
 
 
 class HuberLoss(_Loss):
-    """Half the squares of differences up to delta, beyond it delta * (|difference| - delta / 2). Huber, 1964."""
+    """Half the squares of differences up to delta, beyond it delta * (|difference| - delta / 2). Huber, 1964.
+
+    >>> from gradmgr import nn, tensor
+    >>> nn.HuberLoss(reduction="none", delta=2.0)(tensor([1.0, 4.0]), tensor([0.0, 0.0]))
+    Tensor([0.5, 6. ])
+    """
 
     def __init__(self, reduction: str = "mean", delta: float = 1.0) -> None:
         super().__init__(reduction)
@@ -66,7 +81,12 @@ class HuberLoss(_Loss):
 
 
 class SmoothL1Loss(_Loss):
-    """Half the squares of differences over beta up to beta, beyond it |difference| - beta / 2."""
+    """Half the squares of differences over beta up to beta, beyond it |difference| - beta / 2.
+
+    >>> from gradmgr import nn, tensor
+    >>> nn.SmoothL1Loss(reduction="none", beta=2.0)(tensor([1.0, 4.0]), tensor([0.0, 0.0]))
+    Tensor([0.25, 3.  ])
+    """
 
     def __init__(self, reduction: str = "mean", beta: float = 1.0) -> None:
         super().__init__(reduction)
@@ -83,6 +103,11 @@ class KLDivLoss(LossModule):
     Args:
         reduction: "mean" over all elements, "batchmean", the sum over the length of the first axis, "sum" or "none".
         log_target: whether targets are logarithms.
+
+    >>> import gradmgr.numpy as np
+    >>> from gradmgr import nn, tensor
+    >>> nn.KLDivLoss(reduction="sum")(np.log(tensor([0.5, 0.5])), tensor([1.0, 0.0])) / np.log(2.0)
+    Tensor(1.)
     """
 
     def __init__(self, reduction: str = "mean", log_target: bool = False) -> None:
@@ -103,6 +128,11 @@ class NLLLoss(_Loss):
         weight: the weight of each class, (C,); a buffer.
         ignore_index: the label of rows that do not count.
         reduction: the weighted "mean", "sum" or "none".
+
+    >>> from gradmgr import nn, tensor
+    >>> log_probabilities = tensor([[-1.0, -2.0], [-3.0, -4.0]])
+    >>> nn.NLLLoss()(log_probabilities, tensor([0, 1]))  # the mean of 1 and 4
+    Tensor(2.5)
     """
 
     weight: Tensor | None
@@ -164,6 +194,11 @@ class BCELoss(_Loss):
     Args:
         weight: the weight of each element, which is broadcast; a buffer.
         reduction: "mean", "sum" or "none".
+
+    >>> import gradmgr.numpy as np
+    >>> from gradmgr import nn, tensor
+    >>> np.exp(-nn.BCELoss(reduction="none")(tensor([0.5, 0.75]), tensor([1.0, 0.0])))
+    Tensor([0.5 , 0.25])
     """
 
     weight: Tensor | None
@@ -184,6 +219,11 @@ class BCEWithLogitsLoss(_Loss):
         weight: the weight of each element, which is broadcast; a buffer.
         reduction: "mean", "sum" or "none".
         pos_weight: the weight of positive labels, which is broadcast; a buffer.
+
+    >>> import gradmgr.numpy as np
+    >>> from gradmgr import nn, tensor
+    >>> np.exp(-nn.BCEWithLogitsLoss(reduction="none")(np.log(tensor([1.0, 3.0])), tensor([1.0, 0.0])))
+    Tensor([0.5 , 0.25])
     """
 
     weight: Tensor | None

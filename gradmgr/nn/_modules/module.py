@@ -123,7 +123,15 @@ class Module:
     # ------------------------------------------------------------ calling
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Compute the module's result; every module defines its own."""
+        """Compute the module's result; every module defines its own.
+
+        >>> from gradmgr import nn, tensor
+        >>> class Double(nn.Module):
+        ...     def forward(self, x):
+        ...         return x * 2.0
+        >>> Double()(tensor([1.0, 2.0]))
+        Tensor([2., 4.])
+        """
         raise NotImplementedError(f"{type(self).__name__} defines no forward(self, ...)")
 
     if TYPE_CHECKING:  # a call takes the parameters of the module's own `forward` and gives its result
@@ -180,6 +188,13 @@ class Module:
 
         Raises:
             TypeError: `hook` cannot be called; in a call, with_kwargs, it returned something else.
+
+        >>> from gradmgr import nn, tensor
+        >>> model = nn.ReLU()
+        >>> handle = model.register_forward_pre_hook(lambda module, inputs: (-inputs[0],))
+        >>> model(tensor([-1.0, 2.0]))
+        Tensor([1., 0.])
+        >>> handle.remove()
         """
         return self._add_hook("_pre_hooks", hook, "register_forward_pre_hook", prepend, with_kwargs)
 
@@ -198,6 +213,13 @@ class Module:
 
         Raises:
             TypeError: `hook` cannot be called.
+
+        >>> from gradmgr import nn, tensor
+        >>> model = nn.ReLU()
+        >>> handle = model.register_forward_hook(lambda module, inputs, output: output * 10.0)
+        >>> model(tensor([-1.0, 2.0]))
+        Tensor([ 0., 20.])
+        >>> handle.remove()
         """
         return self._add_hook("_post_hooks", hook, "register_forward_hook", prepend, with_kwargs)
 
@@ -301,6 +323,12 @@ class Module:
         Raises:
             TypeError: `param` is neither, or `name` no string.
             ValueError: the name is empty or has a dot, or means something else here.
+
+        >>> from gradmgr import nn
+        >>> model = nn.Module()
+        >>> model.register_parameter("w", nn.Parameter([1.0, 2.0]))
+        >>> list(model.parameters())
+        [Parameter([1., 2.])]
         """
         if param is not None and not isinstance(param, Parameter):
             raise TypeError(
@@ -321,6 +349,12 @@ class Module:
         Raises:
             TypeError: `tensor` is something else, or `name` no string.
             ValueError: the name is empty or has a dot, or means something else here.
+
+        >>> from gradmgr import nn, tensor
+        >>> model = nn.Module()
+        >>> model.register_buffer("scale", tensor(2.0))
+        >>> model.scale, list(model.state_dict())
+        (Tensor(2.), ['scale'])
         """
         value = _as_buffer(self, name, tensor)
         self._check_new(name, BUFFER)
@@ -333,6 +367,12 @@ class Module:
         Raises:
             TypeError: `module` is neither, or `name` no string.
             ValueError: the name is empty or has a dot, or means something else here.
+
+        >>> from gradmgr import nn
+        >>> model = nn.Module()
+        >>> model.register_module("first", nn.ReLU())
+        >>> model.first
+        ReLU()
         """
         if module is not None and not isinstance(module, Module):
             raise TypeError(f"register_module {name!r} takes a Module or None; found {type(module).__name__}")
@@ -351,7 +391,12 @@ class Module:
     def named_modules(
         self, memo: set[int] | None = None, prefix: str = "", remove_duplicate: bool = True
     ) -> Iterator[tuple[str, Module]]:
-        """Yield this module, named by the prefix, and all modules within it, by dotted name; each once by default."""
+        """Yield this module, named by the prefix, and all modules within it, by dotted name; each once by default.
+
+        >>> from gradmgr import nn
+        >>> [name for name, module in nn.Sequential(nn.ReLU(), nn.Sequential(nn.Tanh())).named_modules()]
+        ['', '0', '1', '1.0']
+        """
         memo = set() if memo is None else memo
         if remove_duplicate:
             if id(self) in memo:
@@ -363,11 +408,21 @@ class Module:
                 yield from module.named_modules(memo, _join_names(prefix, name), remove_duplicate)
 
     def modules(self) -> Iterator[Module]:
-        """Yield this module and all modules within it, each once."""
+        """Yield this module and all modules within it, each once.
+
+        >>> from gradmgr import nn
+        >>> [type(module).__name__ for module in nn.Sequential(nn.ReLU(), nn.Tanh()).modules()]
+        ['Sequential', 'ReLU', 'Tanh']
+        """
         return (module for _, module in self.named_modules())
 
     def named_children(self) -> Iterator[tuple[str, Module]]:
-        """Yield the modules registered in this one with their names, each once."""
+        """Yield the modules registered in this one with their names, each once.
+
+        >>> from gradmgr import nn
+        >>> list(nn.Sequential(nn.ReLU(), nn.Tanh()).named_children())
+        [('0', ReLU()), ('1', Tanh())]
+        """
         seen: set[int] = set()
         for name, module in self._registered(MODULE):
             if module is not None and id(module) not in seen:
@@ -375,7 +430,12 @@ class Module:
                 yield name, module
 
     def children(self) -> Iterator[Module]:
-        """Yield the modules registered in this one, each once."""
+        """Yield the modules registered in this one, each once.
+
+        >>> from gradmgr import nn
+        >>> list(nn.Sequential(nn.ReLU(), nn.Tanh()).children())
+        [ReLU(), Tanh()]
+        """
         return (module for _, module in self.named_children())
 
     def named_parameters(
@@ -387,21 +447,40 @@ class Module:
             prefix: a prefix of every name, followed by a dot.
             recurse: whether to include those of the modules within.
             remove_duplicate: whether to yield each parameter once, also if it has several names.
+
+        >>> from gradmgr import nn
+        >>> [name for name, parameter in nn.Sequential(nn.Linear(2, 3), nn.ReLU()).named_parameters()]
+        ['0.weight', '0.bias']
         """
         return self._iterate_named(PARAMETER, prefix, recurse, remove_duplicate)
 
     def parameters(self, recurse: bool = True) -> Iterator[Parameter]:
-        """Yield the parameters, each once: `gm.attach(model.parameters())`."""
+        """Yield the parameters, each once: `gm.attach(model.parameters())`.
+
+        >>> from gradmgr import nn
+        >>> [parameter.shape for parameter in nn.Linear(2, 3).parameters()]
+        [(3, 2), (3,)]
+        """
         return (param for _, param in self.named_parameters(recurse=recurse))
 
     def named_buffers(
         self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
     ) -> Iterator[tuple[str, Tensor]]:
-        """Yield the buffers with their dotted names, as `named_parameters` does."""
+        """Yield the buffers with their dotted names, as `named_parameters` does.
+
+        >>> from gradmgr import nn
+        >>> [name for name, buffer in nn.BatchNorm1d(3).named_buffers()]
+        ['running_mean', 'running_var', 'num_batches_tracked']
+        """
         return self._iterate_named(BUFFER, prefix, recurse, remove_duplicate)
 
     def buffers(self, recurse: bool = True) -> Iterator[Tensor]:
-        """Yield the buffers, each once."""
+        """Yield the buffers, each once.
+
+        >>> from gradmgr import nn
+        >>> [buffer.shape for buffer in nn.BatchNorm1d(3).buffers()]
+        [(3,), (3,), ()]
+        """
         return (buffer for _, buffer in self.named_buffers(recurse=recurse))
 
     def _iterate_named(self, kind: str, prefix: str, recurse: bool, once: bool) -> Iterator[tuple[str, Any]]:
@@ -419,6 +498,10 @@ class Module:
 
         Raises:
             AttributeError: there is none; the message says which part of the name was found.
+
+        >>> from gradmgr import nn
+        >>> nn.Sequential(nn.Sequential(nn.ReLU(), nn.Tanh())).get_submodule("0.1")
+        Tanh()
         """
         module: Any = self
         for name in target.split(".") if target else ():
@@ -431,6 +514,10 @@ class Module:
 
         Raises:
             AttributeError: there is none.
+
+        >>> from gradmgr import nn
+        >>> nn.Sequential(nn.Linear(2, 3)).get_parameter("0.weight").shape
+        (3, 2)
         """
         path, _, name = target.rpartition(".")
         found: Parameter = self.get_submodule(path)._get_own(name, PARAMETER, target)
@@ -441,6 +528,10 @@ class Module:
 
         Raises:
             AttributeError: there is none.
+
+        >>> from gradmgr import nn
+        >>> nn.Sequential(nn.BatchNorm1d(2)).get_buffer("0.running_mean").shape
+        (2,)
         """
         path, _, name = target.rpartition(".")
         found: Tensor = self.get_submodule(path)._get_own(name, BUFFER, target)
@@ -457,7 +548,19 @@ class Module:
     # ------------------------------------------------------------ all modules at once
 
     def apply(self, fn: Callable[[Module], Any]) -> Self:
-        """Call `fn` on every module within, then on this one; returns the module."""
+        """Call `fn` on every module within, then on this one; returns the module.
+
+        >>> from gradmgr import nn
+        >>> model = nn.Sequential(nn.Linear(2, 3), nn.ReLU())
+        >>> model.apply(lambda module: print(type(module).__name__))
+        Linear
+        ReLU
+        Sequential
+        Sequential(
+          (0): Linear(in_features=2, out_features=3, bias=True)
+          (1): ReLU()
+        )
+        """
         for module in self.children():
             module.apply(fn)
         fn(self)
@@ -468,6 +571,11 @@ class Module:
 
         Raises:
             TypeError: `mode` is no bool.
+
+        >>> from gradmgr import nn
+        >>> model = nn.Dropout(0.5).eval()
+        >>> model.train().training
+        True
         """
         if not isinstance(mode, bool):
             raise TypeError(f"train(mode) takes True or False; found {type(mode).__name__}")
@@ -476,11 +584,25 @@ class Module:
         return self
 
     def eval(self) -> Self:
-        """Set `training` to False on this module and all within; returns the module."""
+        """Set `training` to False on this module and all within; returns the module.
+
+        >>> from gradmgr import nn
+        >>> nn.Dropout(0.5).eval().training
+        False
+        """
         return self.train(False)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Set `.grad` of every parameter to None, or to zeros where there is one."""
+        """Set `.grad` of every parameter to None, or to zeros where there is one.
+
+        >>> from gradmgr import GradManager, nn, tensor
+        >>> model = nn.Linear(2, 1)
+        >>> with GradManager().attach(model.parameters()) as gm:
+        ...     gm.backward(model(tensor([1.0, 2.0])).sum())
+        >>> model.zero_grad()
+        >>> model.weight.grad is None
+        True
+        """
         for param in self.parameters():
             grad = param.grad
             if grad is not None:
@@ -500,6 +622,10 @@ class Module:
         Raises:
             TypeError: an argument is neither, or a dtype without gradients; or complex values would turn real.
             DeviceError: a GPU was asked for and there is none, or CuPy is not installed.
+
+        >>> from gradmgr import nn
+        >>> nn.Linear(2, 3).to("float64").weight.dtype
+        dtype('float64')
         """
         device, dtype = read_target(args, device, dtype)
         if dtype is not None and dtype.kind != "c":
@@ -514,15 +640,30 @@ class Module:
         return self
 
     def float(self) -> Self:
-        """Cast real parameters and buffers to float32; returns the module."""
+        """Cast real parameters and buffers to float32; returns the module.
+
+        >>> from gradmgr import nn
+        >>> nn.Linear(2, 3, dtype="float64").float().weight.dtype
+        dtype('float32')
+        """
         return self._convert(None, np.dtype(np.float32))
 
     def half(self) -> Self:
-        """Cast real parameters and buffers to float16; returns the module."""
+        """Cast real parameters and buffers to float16; returns the module.
+
+        >>> from gradmgr import nn
+        >>> nn.Linear(2, 3).half().weight.dtype
+        dtype('float16')
+        """
         return self._convert(None, np.dtype(np.float16))
 
     def double(self) -> Self:
-        """Cast real parameters and buffers to float64; returns the module."""
+        """Cast real parameters and buffers to float64; returns the module.
+
+        >>> from gradmgr import nn
+        >>> nn.Linear(2, 3).double().weight.dtype
+        dtype('float64')
+        """
         return self._convert(None, np.dtype(np.float64))
 
     def _convert(self, device: str | None, dtype: np.dtype[Any] | None) -> Self:
@@ -548,6 +689,10 @@ class Module:
 
         Args:
             prefix: a prefix of every name; it should end with a dot.
+
+        >>> from gradmgr import nn
+        >>> {name: value.shape for name, value in nn.Linear(2, 3).state_dict().items()}
+        {'weight': (3, 2), 'bias': (3,)}
         """
         state = self._state()
         with write_lock.lock:
@@ -584,6 +729,13 @@ class Module:
         Raises:
             StateError: the state does not fit; every difference is listed by name, and nothing is changed.
             TypeError: `state_dict` is no mapping.
+
+        >>> from gradmgr import nn
+        >>> first, second = nn.Linear(2, 3), nn.Linear(2, 3)
+        >>> second.load_state_dict(first.state_dict())
+        IncompatibleKeys(missing_keys=[], unexpected_keys=[])
+        >>> (second.weight == first.weight).all()
+        Tensor(True)
         """
         if not isinstance(state_dict, Mapping):
             raise TypeError(f"load_state_dict takes a mapping of names to arrays; found {type(state_dict).__name__}")
@@ -621,7 +773,12 @@ class Module:
     # ------------------------------------------------------------ representation
 
     def extra_repr(self) -> str:
-        """Return the sizes and settings that `repr` shows in parentheses."""
+        """Return the sizes and settings that `repr` shows in parentheses.
+
+        >>> from gradmgr import nn
+        >>> nn.ELU(alpha=2.0).extra_repr(), nn.ELU(alpha=2.0)
+        ('alpha=2.0', ELU(alpha=2.0))
+        """
         return ""
 
     def __repr__(self) -> str:

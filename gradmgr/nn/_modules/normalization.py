@@ -131,14 +131,27 @@ def _number_in(t: Tensor) -> Any:
 
 
 class BatchNorm1d(BatchNorm):
-    """BatchNorm of (N, C) or (N, C, L); other shapes are refused."""
+    """BatchNorm of (N, C) or (N, C, L); other shapes are refused.
+
+    >>> from gradmgr import nn, tensor
+    >>> nn.BatchNorm1d(2)(tensor([[1.0, 10.0], [3.0, 10.0]])).round(3)
+    Tensor([[-1.,  0.],
+            [ 1.,  0.]])
+    """
 
     _ndims = (2, 3)
     _shapes = "(N, C) or (N, C, L)"
 
 
 class BatchNorm2d(BatchNorm):
-    """BatchNorm of (N, C, H, W); other shapes are refused."""
+    """BatchNorm of (N, C, H, W); other shapes are refused.
+
+    >>> import numpy as np
+    >>> from gradmgr import nn
+    >>> layer = nn.BatchNorm2d(3)
+    >>> layer(np.ones((8, 3, 4, 4), np.float32)).shape, layer.running_mean
+    ((8, 3, 4, 4), Tensor([0.1, 0.1, 0.1], dtype=float32))
+    """
 
     _ndims = (4,)
     _shapes = "(N, C, H, W)"
@@ -204,6 +217,10 @@ class GroupNorm(Module):
         bias: whether to shift, where `affine`.
 
     Parameters: weight (C,) of ones, bias (C,) of zeros.
+
+    >>> from gradmgr import nn, tensor
+    >>> nn.GroupNorm(num_groups=2, num_channels=4)(tensor([[1.0, 3.0, 10.0, 30.0]])).round(3)
+    Tensor([[-1.,  1., -1.,  1.]])
     """
 
     weight: Parameter | None

@@ -47,7 +47,12 @@ class MaxPool(Module):
 
 
 class MaxPool1d(MaxPool):
-    """The largest of each window over the last axis of (N, C, L) or (C, L); arguments as of MaxPool2d."""
+    """The largest of each window over the last axis of (N, C, L) or (C, L); arguments as of MaxPool2d.
+
+    >>> from gradmgr import nn, tensor
+    >>> nn.MaxPool1d(2)(tensor([[1.0, 3.0, 2.0, 0.0]]))
+    Tensor([[3., 2.]])
+    """
 
     def forward(self, x: Any) -> Any:
         """Map an input (N, C, L) to (N, C, L')."""
@@ -64,6 +69,12 @@ class MaxPool2d(MaxPool):
         dilation: distances between the elements of the window.
         return_indices: whether to return the position of each result in H x W, too.
         ceil_mode: whether windows may reach over the end.
+
+    >>> import gradmgr.numpy as np
+    >>> from gradmgr import nn
+    >>> nn.MaxPool2d(2)(np.arange(16.0).reshape(1, 4, 4))
+    Tensor([[[ 5.,  7.],
+             [13., 15.]]])
     """
 
     def forward(self, x: Any) -> Any:
@@ -99,7 +110,12 @@ class _AvgPool(ArrayModule):
 
 
 class AvgPool1d(_AvgPool):
-    """The mean of each window over the last axis of (N, C, L) or (C, L); arguments as of AvgPool2d."""
+    """The mean of each window over the last axis of (N, C, L) or (C, L); arguments as of AvgPool2d.
+
+    >>> from gradmgr import nn, tensor
+    >>> nn.AvgPool1d(2)(tensor([[1.0, 3.0, 2.0, 0.0]]))
+    Tensor([[2., 1.]])
+    """
 
     def forward(self, x: Any) -> Any:
         """Map an input (N, C, L) to (N, C, L')."""
@@ -116,6 +132,12 @@ class AvgPool2d(_AvgPool):
         ceil_mode: whether windows may reach over the end.
         count_include_pad: whether those zeros count as elements.
         divisor_override: the divisor, instead of the number of elements.
+
+    >>> import gradmgr.numpy as np
+    >>> from gradmgr import nn
+    >>> nn.AvgPool2d(2)(np.arange(16.0).reshape(1, 4, 4))
+    Tensor([[[ 2.5,  4.5],
+             [10.5, 12.5]]])
     """
 
     def __init__(
@@ -140,6 +162,11 @@ class AdaptiveAvgPool2d(ArrayModule):
 
     Args:
         output_size: rows and columns of windows; one number is both, None in a pair keeps the input's number.
+
+    >>> import gradmgr.numpy as np
+    >>> from gradmgr import nn
+    >>> nn.AdaptiveAvgPool2d((1, 2))(np.arange(16.0).reshape(1, 4, 4))
+    Tensor([[[6.5, 8.5]]])
     """
 
     def __init__(self, output_size: Any) -> None:

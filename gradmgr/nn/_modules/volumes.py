@@ -38,7 +38,14 @@ class Conv3d(PlainConvolution):
 
 
 class ConvTranspose3d(TransposedConvolution):
-    """The transpose of Conv3d; arguments and parameters are those of ConvTranspose2d, of three axes."""
+    """The transpose of Conv3d; arguments and parameters are those of ConvTranspose2d, of three axes.
+
+    >>> import numpy as np
+    >>> from gradmgr import nn
+    >>> layer = nn.ConvTranspose3d(4, 1, 2, stride=2, rng=np.random.default_rng(0))
+    >>> layer(np.zeros((2, 4, 3, 4, 5), np.float32)).shape
+    (2, 1, 6, 8, 10)
+    """
 
     _as_tuple = staticmethod(triple)
 
@@ -50,7 +57,13 @@ class ConvTranspose3d(TransposedConvolution):
 
 
 class MaxPool3d(MaxPool):
-    """The largest of each window over the last three axes of (N, C, D, H, W); arguments as of MaxPool2d."""
+    """The largest of each window over the last three axes of (N, C, D, H, W); arguments as of MaxPool2d.
+
+    >>> import gradmgr.numpy as np
+    >>> from gradmgr import nn
+    >>> nn.MaxPool3d(2)(np.arange(8.0).reshape(1, 1, 2, 2, 2))
+    Tensor([[[[[7.]]]]])
+    """
 
     def forward(self, x: Any) -> Any:
         """Map an input (N, C, D, H, W) to (N, C, D', H', W')."""
@@ -58,7 +71,13 @@ class MaxPool3d(MaxPool):
 
 
 class AvgPool3d(AvgPool2d):
-    """The mean of each window over the last three axes of (N, C, D, H, W); arguments as of AvgPool2d."""
+    """The mean of each window over the last three axes of (N, C, D, H, W); arguments as of AvgPool2d.
+
+    >>> import gradmgr.numpy as np
+    >>> from gradmgr import nn
+    >>> nn.AvgPool3d(2)(np.arange(8.0).reshape(1, 1, 2, 2, 2))
+    Tensor([[[[[3.5]]]]])
+    """
 
     def forward(self, x: Any) -> Any:
         """Map an input (N, C, D, H, W) to (N, C, D', H', W')."""
@@ -66,7 +85,12 @@ class AvgPool3d(AvgPool2d):
 
 
 class AdaptiveAvgPool1d(AdaptiveAvgPool2d):
-    """The means of `output_size` windows over the last axis of (N, C, L) or (C, L)."""
+    """The means of `output_size` windows over the last axis of (N, C, L) or (C, L).
+
+    >>> from gradmgr import nn, tensor
+    >>> nn.AdaptiveAvgPool1d(2)(tensor([[1.0, 3.0, 2.0, 0.0]]))
+    Tensor([[2., 1.]])
+    """
 
     def forward(self, x: Any) -> Any:
         """Map an input (N, C, L) to (N, C, output_size)."""
@@ -74,7 +98,13 @@ class AdaptiveAvgPool1d(AdaptiveAvgPool2d):
 
 
 class AdaptiveAvgPool3d(AdaptiveAvgPool2d):
-    """The means of a given number of windows over the last three axes of (N, C, D, H, W) or (C, D, H, W)."""
+    """The means of a given number of windows over the last three axes of (N, C, D, H, W) or (C, D, H, W).
+
+    >>> import gradmgr.numpy as np
+    >>> from gradmgr import nn
+    >>> nn.AdaptiveAvgPool3d(1)(np.arange(8.0).reshape(1, 2, 2, 2))
+    Tensor([[[[3.5]]]])
+    """
 
     def forward(self, x: Any) -> Any:
         """Map an input (N, C, D, H, W) to (N, C, *output_size)."""
@@ -95,7 +125,12 @@ class _AdaptiveMaxPool(Module):
 
 
 class AdaptiveMaxPool1d(_AdaptiveMaxPool):
-    """The largest numbers of `output_size` windows over the last axis; arguments as of AdaptiveMaxPool2d."""
+    """The largest numbers of `output_size` windows over the last axis; arguments as of AdaptiveMaxPool2d.
+
+    >>> from gradmgr import nn, tensor
+    >>> nn.AdaptiveMaxPool1d(2)(tensor([[1.0, 3.0, 2.0, 0.0]]))
+    Tensor([[3., 2.]])
+    """
 
     def forward(self, x: Any) -> Any:
         """Map an input (N, C, L) to (N, C, output_size)."""
@@ -108,6 +143,11 @@ class AdaptiveMaxPool2d(_AdaptiveMaxPool):
     Args:
         output_size: rows and columns of windows; one number is both, None in a pair keeps the input's number.
         return_indices: whether to return the position of each result in H x W, too.
+
+    >>> import gradmgr.numpy as np
+    >>> from gradmgr import nn
+    >>> nn.AdaptiveMaxPool2d((1, 2))(np.arange(16.0).reshape(1, 4, 4))
+    Tensor([[[13., 15.]]])
     """
 
     def forward(self, x: Any) -> Any:
@@ -116,7 +156,13 @@ class AdaptiveMaxPool2d(_AdaptiveMaxPool):
 
 
 class AdaptiveMaxPool3d(_AdaptiveMaxPool):
-    """The largest numbers of windows over the last three axes; arguments as of AdaptiveMaxPool2d."""
+    """The largest numbers of windows over the last three axes; arguments as of AdaptiveMaxPool2d.
+
+    >>> import gradmgr.numpy as np
+    >>> from gradmgr import nn
+    >>> nn.AdaptiveMaxPool3d(1)(np.arange(8.0).reshape(1, 2, 2, 2))
+    Tensor([[[[7.]]]])
+    """
 
     def forward(self, x: Any) -> Any:
         """Map an input (N, C, D, H, W) to (N, C, *output_size)."""

@@ -64,6 +64,12 @@ def _filled(value: Any, vector: Any, start: int) -> tuple[Any, int]:
 
 
 def flatten_func(func: Callable[..., Any], example: Any) -> tuple[Callable[..., Any], Callable[[Any], Any], Any]:
-    """Return a function of containers as one of vectors, the function that makes containers, and the first vector."""
+    """Return a function of containers as one of vectors, the function that makes containers, and the first vector.
+
+    >>> from gradmgr.compat.autograd.misc.flatten import flatten_func
+    >>> of_vector, unflatten, first = flatten_func(lambda p: {"w": p["w"] * 2.0, "b": p["b"]}, {"w": 3.0, "b": 1.0})
+    >>> first, of_vector(first)
+    (array([1., 3.]), array([1., 6.]))
+    """
     vector, unflatten = flatten(example)
     return (lambda x, *args: flatten(func(unflatten(x), *args))[0]), unflatten, vector

@@ -17,7 +17,15 @@ Callback = Callable[[Any, int, Any], Any]
 
 
 def unflatten_optimizer(optimize: Callable[..., Any]) -> Callable[..., Any]:
-    """Make an optimiser of containers of one of vectors: optimize(grad, x0, callback, ...)."""
+    """Make an optimiser of containers of one of vectors: optimize(grad, x0, callback, ...).
+
+    >>> from gradmgr.compat.autograd.misc.optimizers import unflatten_optimizer
+    >>> @unflatten_optimizer
+    ... def one_step(grad, x, callback=None):
+    ...     return x - 0.25 * grad(x, 0)
+    >>> one_step(lambda p, i: {"a": 2.0 * p["a"], "b": 2.0 * p["b"]}, {"a": 1.0, "b": 4.0})
+    {'a': np.float64(0.5), 'b': np.float64(2.0)}
+    """
 
     @functools.wraps(optimize)
     def of_containers(grad: Gradient, x0: Any, callback: Callback | None = None, *args: Any, **kwargs: Any) -> Any:
@@ -80,7 +88,13 @@ def rmsprop(
     gamma: float = 0.9,
     eps: float = 1e-8,
 ) -> Any:
-    """Return the point after so many steps of RMSprop: steps over the root of a running mean of squared gradients."""
+    """Return the point after so many steps of RMSprop: steps over the root of a running mean of squared gradients.
+
+    >>> import numpy
+    >>> from gradmgr.compat.autograd.misc.optimizers import rmsprop
+    >>> abs(rmsprop(lambda x, i: 2.0 * (x - 3.0), numpy.array([0.0]), num_iters=300) - 3.0) < 0.1
+    array([ True])
+    """
     squares = np.ones(len(x))
 
     def step(g: Any, i: int) -> Any:
@@ -102,7 +116,13 @@ def adam(
     b2: float = 0.999,
     eps: float = 1e-8,
 ) -> Any:
-    """Return the point after so many steps of Adam (Kingma and Ba, 2015, algorithm 1)."""
+    """Return the point after so many steps of Adam (Kingma and Ba, 2015, algorithm 1).
+
+    >>> import numpy
+    >>> from gradmgr.compat.autograd.misc.optimizers import adam
+    >>> adam(lambda x, i: 2.0 * (x - 3.0), numpy.array([0.0]), num_iters=300, step_size=0.1).round(2)
+    array([3.])
+    """
     mean, squares = np.zeros(len(x)), np.zeros(len(x))
 
     def step(g: Any, i: int) -> Any:

@@ -37,12 +37,24 @@ def const_graph(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Callable[
 
 
 def const_graph_unary(fun: Callable[..., Any]) -> Callable[[Any], Any]:
-    """Return a function of one argument, as `const_graph` does."""
+    """Return a function of one argument, as `const_graph` does.
+
+    >>> from gradmgr.compat.autograd.misc.tracers import const_graph_unary
+    >>> const_graph_unary(lambda x: x**2)(3.0)
+    np.float64(9.0)
+    """
     return const_graph(fun)
 
 
 def full_graph(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> NoReturn:
-    """Raise: there is no graph of autograd's nodes."""
+    """Raise: there is no graph of autograd's nodes.
+
+    >>> from gradmgr.compat.autograd.misc.tracers import full_graph
+    >>> full_graph(abs, 1.0)  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+        ...
+    NotImplementedError: full_graph: gradmgr's history has no nodes of autograd's; ...
+    """
     raise NotImplementedError(
         "full_graph: gradmgr's history has no nodes of autograd's; gradmgr.graph.to_mermaid and to_dot draw the "
         "history of a value that a manager records"

@@ -11,7 +11,6 @@ from gradmgr.compat.autograd.scipy._late import late_primitive, without_derivati
 
 globals().update({name: getattr(special, name) for name in special.__all__})
 
-betainc = late_primitive("special", "betainc")
 gammasgn = late_primitive("special", "gammasgn")
 ive = late_primitive("special", "ive")
 rgamma = late_primitive("special", "rgamma")
@@ -19,14 +18,6 @@ jn = special.jv
 y0, y1 = late_primitive("special", "y0"), late_primitive("special", "y1")
 yn = late_primitive("special", "yn")
 
-
-def _density(x: Any, a: Any, b: Any) -> Any:
-    """Return the derivative of betainc by x (DLMF 8.17.7)."""
-    return gnp.exp((a - 1) * gnp.log(x) + (b - 1) * gnp.log1p(-x) - special.betaln(a, b))
-
-
-defvjp(betainc, lambda ans, a, b, x: lambda g: g * _density(x, a, b), argnums=[2])
-defjvp(betainc, lambda g, ans, a, b, x: g * _density(x, a, b), argnums=[2])
 defvjp(gammasgn, None)
 defjvp(gammasgn, None)
 defvjp(rgamma, lambda ans, x: lambda g: -g * special.psi(x) * rgamma(x))
@@ -48,7 +39,7 @@ defjvp(y1, lambda g, ans, x: g * (y0(x) - yn(2, x)) / 2)
 defvjp(yn, None, lambda ans, n, x: lambda g: g * (yn(n - 1, x) - yn(n + 1, x)) / 2)
 defjvp(yn, None, lambda g, ans, n, x: g * (yn(n - 1, x) - yn(n + 1, x)) / 2)
 
-__all__ = [*special.__all__, "betainc", "gammasgn", "ive", "jn", "rgamma", "y0", "y1", "yn"]
+__all__ = [*special.__all__, "gammasgn", "ive", "jn", "rgamma", "y0", "y1", "yn"]
 
 
 def __getattr__(name: str) -> Any:

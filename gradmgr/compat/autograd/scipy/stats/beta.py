@@ -1,4 +1,4 @@
-"""The beta distribution. Of its distribution function there is a derivative by the value only."""
+"""The beta distribution."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import Any
 import gradmgr.numpy as gnp
 from gradmgr import special
 from gradmgr.compat.autograd.scipy._late import plain_or
-from gradmgr.compat.autograd.scipy.special import betainc
 
 __all__ = ["cdf", "logpdf", "pdf"]
 
@@ -22,7 +21,7 @@ def _pdf(x: Any, a: Any, b: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
 
 
 def _cdf(x: Any, a: Any, b: Any, loc: Any = 0.0, scale: Any = 1.0) -> Any:
-    return betainc(a, b, (x - loc) / scale)
+    return special.betainc(a, b, (x - loc) / scale)
 
 
 pdf = plain_or("stats.beta", "pdf", _pdf)
