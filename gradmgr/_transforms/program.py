@@ -18,6 +18,7 @@ from gradmgr._arrays.captured import (
     GuardError,
     Slot,
     adds_in_any_order,
+    is_same_array,
     name_of,
 )
 from gradmgr._arrays.gpu import have_same_bits, is_on_gpu
@@ -345,7 +346,4 @@ def _same_bits(one: Any, other: Any) -> bool:
     if is_on_gpu(one) or is_on_gpu(other):  # compared where they are
         is_alike = one.__class__ is other.__class__ and (one.shape, one.dtype) == (other.shape, other.dtype)
         return is_alike and have_same_bits(one, other)
-    one, other = np.asarray(one), np.asarray(other)
-    if one.dtype != other.dtype or one.shape != other.shape:
-        return False
-    return bool(np.ascontiguousarray(one).tobytes() == np.ascontiguousarray(other).tobytes())
+    return is_same_array(np.asarray(one), np.asarray(other))

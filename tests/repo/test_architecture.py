@@ -192,6 +192,8 @@ def test_gradmgr_imports_these_modules_when_first_used_and_no_others():
             for name in (
                 "captured_call",
                 "checkpoint",
+                "code_facts",
+                "compared",
                 "compiled",
                 "container_grad",
                 "custom_op",
@@ -200,6 +202,7 @@ def test_gradmgr_imports_these_modules_when_first_used_and_no_others():
                 "gradcheck",
                 "hidden_state",
                 "jacobian",
+                "name_search",
                 "name_tests",
                 "notebook",
                 "program",

@@ -1,0 +1,505 @@
+"""The search for what functions read by name: globals, variables, attributes, and the same of what they may call.
+
+It starts at a function and its arguments, and goes again through all it has found, as each function names further
+attributes of objects. What gives another value each time without any name's standing for something else, such as an
+iterator or the clock, is an obstacle: a function that names it is not replayed. So is what holds too much to be
+compared.
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+import logging
+import operator
+import sys
+import types
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from contextvars import ContextVar
+from typing import Any
+
+import numpy as np
+
+from gradmgr._arrays.gpu import is_on_gpu
+from gradmgr._engine.tensor import Tensor
+from gradmgr._transforms.code_facts import Names, line_of, names_in, questions_in, words_in
+from gradmgr._transforms.compared import DEPTH, MOST, Closeness, ComparedName, reference_to
+from gradmgr._transforms.hidden_state import (
+    asks_loggers,
+    hidden_read,
+    hides_state,
+    is_of_names,
+    is_standard,
+    reads_hidden,
+    root_of,
+    volatile_module_of,
+)
+from gradmgr._transforms.name_tests import Attribute, CountOfAttributes, OfItself
+from gradmgr._transforms.sources import (
+    BY_BYTES,
+    BY_TEXT,
+    BY_VALUE,
+    CONTAINERS,
+    OF_FILES,
+    UNSEEN_READERS,
+    attributes_of,
+    computes,
+    held_by,
+    is_large_array,
+    is_module,
+    is_of_library,
+    is_of_program,
+    runs_each_time,
+)
+from gradmgr._transforms.stand_ins import has_cache
+
+_MISSING = object()
+
+CHANGES_UNSEEN = "that may change unseen; pass it as an argument, or make it a Tensor"
+
+# Names by which code asks for a class, those of arrays and their elements, and those by which it asks for one of these.
+_ASKING = frozenset(("isinstance", "issubclass"))
+_CLASSES = frozenset(
+    (
+        *("ndarray", "generic", "number", "inexact", "floating", "integer", "signedinteger", "unsignedinteger"),
+        *("complexfloating", "bool_", "str_", "bytes_", "float16", "float32", "float64", "complex64", "complex128"),
+        *("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "int_", "uint", "intp"),
+        *("float", "complex", "int", "bool", "str", "bytes", "Number", "Complex", "Real", "Rational", "Integral"),
+    )
+)
+_OF_ELEMENTS = frozenset(("isscalar", "True_", "False_", "dir"))
+# Errors that a stand-in raises where an array would not.
+_ERRORS = frozenset(("TypeError", "AttributeError", "Exception", "BaseException"))
+
+# Names by which code reads attributes that it does not name.
+_REFLECTION = frozenset(("__dict__", "attrgetter", "getattr", "hasattr", "locals", "vars"))
+_TEXTS = frozenset(("format", "repr", "str"))
+
+
+class Search:
+    """Finds the names that functions read: again and again, as each function names further attributes of objects."""
+
+    def __init__(self, arguments: Iterable[Any]) -> None:
+        self._arguments = frozenset(map(id, arguments))
+        self.names: dict[Any, ComparedName] = {}
+        self.arrays: dict[int, Any] = {}
+        self.generators: dict[int, np.random.Generator] = {}
+        self.asking: dict[int, dict[str, Any]] = {}  # the globals of code that calls isinstance()
+        self.obstacle: str | None = None
+        self._words: set[str] = set()  # in the code of all functions
+        self._asks = False  # whether code asks what a stand-in cannot answer
+        self._catches = False  # whether it catches errors
+        self._names_in: dict[int, Names] = {}  # by the identity of code
+        self._code: types.CodeType | None = None  # that names what is visited
+        self._seen: set[int] = set()
+
+    def run(self, values: tuple[Any, ...]) -> None:
+        before = -1
+        while before != len(self._words):
+            before = len(self._words)
+            self._seen.clear()
+            for value in values:
+                self._visit(value, "an argument")
+
+    def asks_class(self) -> bool:
+        """Tell whether code may ask for the class of an array or of its elements, which no stand-in is of."""
+        words = self._words
+        if not words.isdisjoint(_ASKING) and not words.isdisjoint(_CLASSES):
+            return True
+        catches = self._catches or "suppress" in words
+        return self._asks or not words.isdisjoint(_OF_ELEMENTS) or (catches and not words.isdisjoint(_ERRORS))
+
+    def closeness(self) -> Closeness:
+        """Return what the code that was found compares besides values."""
+        return Closeness()
+
+    def _refuse(self, why: str, name: str) -> None:
+        """Note why what is read cannot be compared, with the line of the code that names it."""
+        if self.obstacle is None:
+            line = "" if self._code is None else f", at {line_of(self._code, name.rpartition('.')[2])}"
+            self.obstacle = why + line
+
+    def _visit(self, value: Any, name: str, depth: int = DEPTH) -> None:
+        is_plain = isinstance(value, (*BY_VALUE, *BY_TEXT, *BY_BYTES)) and not is_of_program(type(value).__module__)
+        if is_plain or isinstance(value, Tensor) or id(value) in self._seen:
+            return
+        self._seen.add(id(value))
+        if isinstance(value, np.ndarray) or is_on_gpu(value):
+            self._visit_array(value, name)
+        elif isinstance(value, np.random.Generator):
+            self.generators[id(value)] = value
+        elif (why := _why_unreadable(value)) is not None:
+            self._refuse(f"it reads {name}, {why}", name)
+        elif isinstance(value, types.FunctionType):
+            self._visit_function(value)
+        elif isinstance(value, types.ModuleType):
+            self._visit_module(value, self._words)
+        elif isinstance(value, type):
+            self._asks_of(value)
+            self._visit_classes(value, is_made=True)
+        elif isinstance(value, types.UnionType):
+            for part in value.__args__:
+                self._visit(part, name)
+        elif isinstance(value, (types.MethodType, functools.partial)):
+            self._visit_parts(value, name)
+        elif is_large_array(getattr(value, "__self__", None)):  # one of its methods
+            self._refuse(f"it reads {name}, a method of an array {CHANGES_UNSEEN}", name)
+        else:
+            self._visit_object(value, name, depth)
+
+    def _asks_of(self, kind: type) -> None:
+        """Note that code has a class of arrays or of their elements, for which it may ask."""
+        is_known = kind.__name__ in _CLASSES and root_of(kind.__module__) in ("builtins", "numbers", "numpy")
+        if kind is type or (is_known and not self._words.isdisjoint(_ASKING)):  # type() by another name
+            self._asks = True
+
+    def _visit_parts(self, value: Any, name: str) -> None:
+        """Visit what a method or a partial consists of."""
+        parts = _parts_of(value)
+        for part in parts:
+            if is_large_array(part) and id(part) not in self._arguments:
+                self._refuse(f"it reads {name}, an array {CHANGES_UNSEEN}", name)
+            self._visit(part, name)
+        if isinstance(value, functools.partial) and not any(map(is_large_array, parts)):
+            for attribute in ("func", "args", "keywords"):
+                self._add_of_itself(value, attribute, f"{name}.{attribute}")
+
+    def _add_of_itself(self, value: Any, attribute: str, name: str) -> None:
+        """Add what an object holds by an attribute that is not in its dict."""
+        self._visit(self._note_of_itself(value, attribute, name), name)
+
+    def _note_of_itself(self, value: Any, attribute: str, name: str) -> Any:
+        """Do so without a look at what that leads to, and return it."""
+        key = id(value), attribute
+        if key not in self.names:
+            reference = reference_to(value)
+            read = functools.partial(_attribute_of_itself, reference, attribute)
+            self.names[key] = ComparedName(name, read, None, OfItself(reference, attribute), self._code)
+        return self.names[key].read()
+
+    def _visit_array(self, value: Any, name: str) -> None:
+        if id(value) in self._arguments:
+            return
+        if is_on_gpu(value):  # to compare its values in each call would be to wait for the GPU
+            self._refuse(
+                f"it reads {name}, an array of a GPU that is no Tensor; make it one, or pass it as an argument", name
+            )
+        else:
+            self.arrays[id(value)] = value
+            if is_of_program(type(value).__module__):
+                self._visit_attributes(value, name)
+
+    def _visit_object(self, value: Any, name: str, depth: int) -> None:
+        kind = type(value)
+        if isinstance(value, CONTAINERS):
+            if not depth or len(value) > MOST:
+                what = f"it reads {name}, which holds more than can be compared in each call"
+                self._refuse(f"{what}; pass what it needs of it as an argument", name)
+            else:
+                for part in held_by(value):
+                    self._visit(part, name, depth - 1)
+        if runs_each_time(value):
+            if id(value) not in self._arguments:  # for these a capture has stand-ins, as for those that names stand for
+                what = f"it reads {name}, a {kind.__name__}, whose own functions compute with what may change unseen"
+                self._refuse(f"{what}; read it by a name of its own, or pass it as an argument", name)
+        elif (hidden := hides_state(value, self._words)) is not None:
+            self._refuse(f"it reads {name}, a {kind.__name__}, {hidden}", name)
+        elif _has_attributes(value) or kind.__module__.startswith(("gradmgr.optim", "gradmgr.nn")):
+            self._visit_attributes(value, name)
+        self._visit_what_it_leads_to(value, name)
+        if is_module(kind):  # which may call the modules in it, without naming them
+            for key, part in list(vars(value).items()):
+                if is_module(type(part)):
+                    self._visit(part, f"{name}.{key}")
+        if hasattr(value, "__wrapped__"):
+            self._visit(value.__wrapped__, name)
+
+    def _visit_what_it_leads_to(self, value: Any, name: str) -> None:
+        """Visit what an object of Python's own gives when it is called."""
+        if isinstance(value, ContextVar):
+            self._add((id(value), "get"), name, functools.partial(value.get, _MISSING))
+        elif isinstance(value, weakref.ReferenceType):
+            self._add((id(value), "()"), name, value)
+        elif value is isinstance:  # by another name
+            self._words.add("isinstance")
+        elif isinstance(value, (types.BuiltinMethodType, types.MethodWrapperType)):
+            if not isinstance(value.__self__, (types.ModuleType, type)):
+                self._add_of_itself(value, "__self__", name)
+        elif isinstance(value, (operator.attrgetter, operator.methodcaller)):
+            parts = value.__reduce__()[1]  # the class, and what it was given
+            self._words.update(word for part in parts if isinstance(part, str) for word in part.split("."))
+        elif isinstance(value, np.vectorize):
+            self._visit(value.pyfunc, name)
+
+    def _add(
+        self,
+        key: Any,
+        name: str,
+        read: Callable[[], Any],
+        write: Callable[[Any], None] | None = None,
+        place: Any = None,
+    ) -> None:
+        if key not in self.names:
+            self.names[key] = ComparedName(name, read, write, place, self._code)
+        value = read()
+        if write is not None and has_cache(value):
+            self._visit(value.__wrapped__, name)
+        elif write is None or not runs_each_time(value):
+            self._visit(value, name)
+
+    def _visit_function(self, function: types.FunctionType) -> None:
+        for rule in (rules := getattr(function, "captured_functions", ())):
+            self._visit(rule, function.__name__)
+        if rules:
+            return
+        before, self._code = self._code, function.__code__
+        try:
+            self._visit_code(function)
+        finally:
+            self._code = before
+
+    def _visit_closure(self, function: types.FunctionType) -> None:
+        code = function.__code__
+        is_dispatch = code.co_filename == functools.singledispatch.__code__.co_filename
+        for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+            if is_dispatch and name == "dispatch_cache":  # of what its registry says
+                continue
+            write = functools.partial(setattr, cell, "cell_contents")
+            self._add(id(cell), name, functools.partial(_content_of, cell), write, cell)
+
+    def _visit_code(self, function: types.FunctionType) -> None:
+        code = function.__code__
+        self._visit_closure(function)
+        self._visit(getattr(function, "__wrapped__", None), function.__name__)
+        for name in ("__defaults__", "__kwdefaults__"):
+            if getattr(function, name):
+                read, write = functools.partial(getattr, function, name), functools.partial(setattr, function, name)
+                self._add((id(function), name), f"a default of {function.__name__}", read, write)
+        if is_of_library(function.__module__):
+            return
+        for name in OF_FILES.intersection(code.co_names):
+            self._refuse(f"it calls {name}(), which reads a file", name)
+        self._enter_words(code)
+        self._note_of_itself(function, "__code__", f"the code of {function.__name__}")
+        if id(code) not in self._names_in:
+            self._names_in[id(code)] = names_in(code)
+        names = self._names_in[id(code)]
+        for name in sorted(names.assigned):
+            self._add_global(function.__globals__, name)
+        for name in sorted(names.read):
+            self._visit_global(function.__globals__, name, names.read[name])
+        for name in sorted(names.imported & sys.modules.keys()):
+            self._visit(sys.modules[name], name)
+        self._visit_attributes_of_function(function)
+
+    def _visit_attributes_of_function(self, function: types.FunctionType) -> None:
+        everything = not self._words.isdisjoint(_REFLECTION)
+        if everything:
+            self._add_count(function, function.__name__)
+        for name in list(vars(function)) if everything else self._words.intersection(vars(function)):
+            read, write = functools.partial(getattr, function, name), functools.partial(setattr, function, name)
+            self._add((id(function), name), f"{function.__name__}.{name}", read, write, (vars(function), name))
+
+    def _enter_words(self, code: types.CodeType) -> None:
+        """Note what code names, and what it may ask."""
+        self._words |= words_in(code) - {"isinstance"}  # which answers for what stands for an array, see `StandIns`
+        if asks_loggers(self._words):
+            self._refuse(
+                "it asks for the level of a Logger that it looks up; keep the Logger in a variable", "getLogger"
+            )
+        questions = questions_in(code)
+        self._asks = self._asks or questions.asks
+        if questions.matches:
+            self._words.add("isinstance")
+        self._catches = self._catches or questions.catches
+
+    def _add_count(self, value: Any, name: str) -> None:
+        """Add how many attributes an object has, as a new one may hide that of a class, or be asked for."""
+        reference = reference_to(value)
+        count = functools.partial(_count_of_attributes, reference)
+        self._add((id(value), None), f"the attributes of {name}", count, place=CountOfAttributes(reference))
+
+    def _visit_global(self, variables: dict[str, Any], name: str, attributes: set[str | None]) -> None:
+        """Visit a global of which code reads these attributes at once; None stands for other uses."""
+        if name not in variables:
+            if name == "isinstance":
+                self.asking[id(variables)] = variables
+            if name in UNSEEN_READERS:
+                self._refuse(f"it calls {name}(), which reads what cannot be compared", name)
+            return
+        value = variables[name]
+        if isinstance(value, types.ModuleType):
+            if value is np and "random" in attributes:
+                self._refuse("it uses the module numpy.random, which gives other values each time", name)
+            elif (hidden := hidden_read(value, attributes)) is not None:
+                self._refuse(f"it reads {name}.{hidden}, which depends on what lies outside of the program", name)
+            elif volatile_module_of(value) is not None or None in attributes:
+                self._visit(value, name)
+            else:
+                self._visit_module(value, {attribute for attribute in attributes if attribute is not None})
+        elif isinstance(value, type) and is_of_library(value.__module__):
+            self._visit(value, name)
+        else:
+            self._add_global(variables, name)
+
+    def _add_global(self, variables: dict[str, Any], name: str) -> None:
+        write = functools.partial(operator.setitem, variables, name)
+        read = functools.partial(variables.get, name, _MISSING)
+        self._add((id(variables), name), name, read, write, (variables, name))
+
+    def _visit_module(self, module: types.ModuleType, names: set[str]) -> None:
+        """Visit these attributes of a module; of one that is installed, those that are no code."""
+        if is_of_library(module.__name__):
+            return
+        variables = vars(module)
+        self._visit(variables.get("__getattr__"), module.__name__)
+        for name in sorted(names & variables.keys()):
+            value = variables[name]
+            if isinstance(value, types.ModuleType):
+                if volatile_module_of(value) is None:
+                    self._visit(value, name)
+            elif isinstance(value, types.BuiltinFunctionType):
+                self._visit(value, name)
+            elif is_of_program(module.__name__) or isinstance(value, (*BY_VALUE, *BY_TEXT, *CONTAINERS, np.ndarray)):
+                write = functools.partial(operator.setitem, variables, name)
+                read = functools.partial(variables.get, name, _MISSING)
+                self._add((id(variables), name), f"{module.__name__}.{name}", read, write, (variables, name))
+
+    def _visit_attributes(self, value: Any, owner: str) -> None:
+        reference = reference_to(value)
+        is_whole = _is_seen_whole(value)
+        is_read = not is_of_library(type(value).__module__)  # whether the code of its class is
+        everything = is_whole or not self._words.isdisjoint(_REFLECTION)
+        for name in attributes_of(value):
+            is_own = name.startswith("_") and root_of(type(value).__module__) == "gradmgr"  # of no use to programs
+            if name in self._words or (everything and not is_own):
+                write = None if is_whole else functools.partial(_set_attribute, reference, name)
+                read = functools.partial(_attribute, reference, name)
+                place = Attribute(reference, name) if name in getattr(value, "__dict__", ()) else None
+                self._add((id(value), name), f"{owner}.{name}", read, write, place)
+        if is_read:
+            self._note_of_itself(value, "__class__", f"the class of {owner}")
+        if hasattr(value, "__dict__"):
+            if is_read:
+                self._add_count(value, owner)
+            self._visit_values_of_class(value, owner, reference)
+        self._visit_classes(type(value), is_made=False)
+
+    def _visit_classes(self, kind: type, *, is_made: bool) -> None:
+        """Visit what code names of a class, inherited or not, and the methods that it need not name."""
+        if is_made and not is_of_program(kind.__module__):
+            return
+        if any(cls.__module__ == "gradmgr.function" for cls in kind.__mro__):
+            return  # a Function, whose own code runs in each replay
+        if is_of_program(type(kind).__module__):
+            self._visit_classes(type(kind), is_made=False)
+        for cls in kind.__mro__:
+            if is_of_library(cls.__module__):
+                self._visit_getters(cls)
+                continue
+            for name, found in list(vars(cls).items()):
+                is_text = name == "__repr__" and not self._words.isdisjoint(_TEXTS)
+                if name in self._words or is_text or computes(name, found, is_made=is_made):
+                    self._visit_member(cls, name, found)
+
+    def _visit_values_of_class(self, value: Any, owner: str, reference: Callable[[], Any]) -> None:
+        """Let values of an object's class count as its own, which may be set later."""
+        for cls in type(value).__mro__:
+            for name in self._words & vars(cls).keys() if not is_of_library(cls.__module__) else ():
+                if not callable(found := vars(cls)[name]) and not hasattr(type(found), "__get__"):
+                    read = functools.partial(_attribute, reference, name)
+                    self._add((id(value), name), f"{owner}.{name}", read)
+
+    def _visit_member(self, cls: type, name: str, found: Any) -> None:
+        if isinstance(found, property):
+            self._visit(found.fget, name)
+        elif isinstance(found, (staticmethod, classmethod, functools.cached_property)):
+            self._visit(getattr(found, "__func__", None) or getattr(found, "func", None), name)
+        elif isinstance(found, functools.singledispatchmethod):
+            self._visit(found.dispatcher, name)
+        elif isinstance(found, functools.partialmethod):
+            for part in (found.func, *found.args, *found.keywords.values()):
+                self._visit(part, name)
+        elif not isinstance(found, types.MemberDescriptorType):
+            read = functools.partial(_class_attribute, cls, name)
+            write = functools.partial(type.__setattr__, cls, name)
+            self._add((id(cls), name), f"{cls.__name__}.{name}", read, write, (vars(cls), name))
+
+    def _visit_getters(self, cls: type) -> None:
+        """Let the attributes count that a method of an optimiser or a schedule reads, such as get_last_lr()."""
+        if not cls.__module__.startswith("gradmgr.optim"):
+            return
+        for name, found in vars(cls).items():
+            if name in self._words and name.startswith("get_") and isinstance(found, types.FunctionType):
+                self._words |= words_in(found.__code__)
+
+
+def _parts_of(value: Any) -> tuple[Any, ...]:
+    """Return what a method or a partial consists of."""
+    if isinstance(value, types.MethodType):
+        return value.__func__, value.__self__
+    return (value.func, *value.args, *value.keywords.values())
+
+
+def _content_of(cell: Any) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return _MISSING
+
+
+def _why_unreadable(value: Any) -> str | None:
+    """Return why what a value gives cannot be compared, whatever code does with it; None where it can."""
+    if _is_stateful(value):
+        return f"a {type(value).__name__}, which changes as it is read"
+    volatile = volatile_module_of(value)
+    if volatile is not None:
+        return f"of the module {volatile}, which gives other values each time"
+    return "which reads what lies outside of the program" if reads_hidden(value) else None
+
+
+def _is_stateful(value: Any) -> bool:
+    """Tell whether reading a value changes it."""
+    return isinstance(value, (Iterator, io.IOBase)) and not isinstance(value, type)
+
+
+def _has_attributes(value: Any) -> bool:
+    """Tell whether a program sets attributes of a value: an object of its own, or of a library that is seen whole."""
+    return not is_of_library(type(value).__module__) or is_of_names(value) or _is_seen_whole(value)
+
+
+def _is_seen_whole(value: Any) -> bool:
+    """Tell whether all attributes of a value are compared, as the code of its class is not read."""
+    module = type(value).__module__
+    is_known = is_standard(module) or root_of(module) in ("numpy", "scipy")
+    is_else = is_of_names(value) or isinstance(value, (logging.Logger, np.finfo, np.iinfo))
+    return is_known and hasattr(value, "__dict__") and not is_else
+
+
+def _attribute_of_itself(reference: Callable[[], Any], name: str) -> Any:
+    return getattr(reference(), name, _MISSING)
+
+
+def _count_of_attributes(reference: Callable[[], Any]) -> int:
+    return len(getattr(reference(), "__dict__", ()))
+
+
+def _attribute(reference: Callable[[], Any], name: str) -> Any:
+    owner = reference()
+    if owner is None:
+        return _MISSING
+    own = getattr(owner, "__dict__", {})
+    return own[name] if name in own else getattr(owner, name, _MISSING)
+
+
+def _set_attribute(reference: Callable[[], Any], name: str, value: Any) -> None:
+    owner = reference()
+    if name in getattr(owner, "__dict__", ()):
+        vars(owner)[name] = value
+    elif owner is not None:
+        object.__setattr__(owner, name, value)  # in a slot, of a frozen object too
+
+
+def _class_attribute(cls: type, name: str) -> Any:
+    return vars(cls).get(name, _MISSING)
