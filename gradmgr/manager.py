@@ -224,6 +224,7 @@ class GradManager(_Recording):
 
     def attached_tensors(self) -> list[Tensor]:
         """Return the attached tensors that are alive, in the order of attachment."""
+        see(self, _state_of, "what is attached to a GradManager")
         return self._attachments.tensors()
 
     def clear_grad(self) -> None:

@@ -7,6 +7,29 @@ import types
 from typing import Any, NamedTuple
 
 
+class CodeFacts(NamedTuple):
+    """What the code of a function shows.
+
+    Attributes:
+        names: the globals and modules that it reads.
+        words: all names in it, see `words_in`.
+        texts: constants that may be names.
+        identities: with what it compares identities, see `identities_in`.
+        questions: what it asks of arrays.
+    """
+
+    names: Names
+    words: set[str]
+    texts: set[str]
+    identities: set[str | None]
+    questions: Questions
+
+
+def facts_of(code: types.CodeType) -> CodeFacts:
+    """Return what code shows."""
+    return CodeFacts(names_in(code), words_in(code), texts_in(code), identities_in(code), questions_in(code))
+
+
 class Names(NamedTuple):
     """What the code of a function, and of those that it defines, reads by name.
 
@@ -49,7 +72,7 @@ def names_in(code: types.CodeType) -> Names:
 
 
 # Words that stand for what code asks without a name for it.
-TEXT, EQUALITY, PATTERN = "<text>", "<equality>", "<pattern>"
+TEXT, EQUALITY, PATTERN, MAKING = "<text>", "<equality>", "<pattern>", "<making>"
 _CONSTANT = ("LOAD_CONST", "LOAD_SMALL_INT")
 
 
@@ -57,7 +80,8 @@ def words_in(code: types.CodeType) -> set[str]:
     """Return the names of globals and attributes in the code of a function, and of those that it defines.
 
     Where it makes texts of values by itself, as an f-string does, TEXT is among them; where it compares two values of
-    which none is a constant, EQUALITY; where it looks into objects by a pattern without names, PATTERN.
+    which none is a constant, EQUALITY; where it looks into objects by a pattern without names, PATTERN; where it makes
+    objects of the class of others, as by `type(x)(parts)`, MAKING.
     """
     inner = [part for part in code.co_consts if isinstance(part, types.CodeType)]
     return set(code.co_names).union(_unnamed_in(code), *map(words_in, inner))
@@ -66,7 +90,10 @@ def words_in(code: types.CodeType) -> set[str]:
 def _unnamed_in(code: types.CodeType) -> set[str]:
     """Return what the instructions of code ask for without a name; the names in patterns, too."""
     found: set[str] = set()
-    for before, step in itertools.pairwise(_steps_of(code)):
+    steps = _steps_of(code)
+    if any(_makes_of_class(steps, k) for k in range(len(steps))):
+        found.add(MAKING)
+    for before, step in itertools.pairwise(steps):
         operation = step.opname
         if operation.startswith(("FORMAT_", "CONVERT_VALUE")) or (
             operation == "BINARY_OP" and step.argrepr.startswith("%") and _has_text_with_fields(code)
@@ -78,6 +105,17 @@ def _unnamed_in(code: types.CodeType) -> set[str]:
             found.update(before.argval if isinstance(before.argval, tuple) else ())
             found.update([PATTERN] if step.arg else ())
     return found
+
+
+def _makes_of_class(steps: list[Any], k: int) -> bool:
+    """Tell whether an instruction loads the class of an object, by type() or __class__, to call it or to keep it."""
+    name, operation = steps[k].argval, steps[k].opname
+    if name == "__class__" and operation.startswith(("LOAD_ATTR", "LOAD_METHOD")):
+        is_called = operation == "LOAD_METHOD" or "NULL" in steps[k].argrepr
+        return is_called or (k + 1 < len(steps) and steps[k + 1].opname.startswith("STORE_"))
+    if name != "type" or not operation.startswith(("LOAD_GLOBAL", "LOAD_NAME")):
+        return False
+    return _is_called(steps, k) or any(step.opname.startswith("STORE_") for step in steps[k + 3 : k + 4])
 
 
 def _steps_of(code: types.CodeType) -> list[Any]:

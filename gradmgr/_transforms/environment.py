@@ -22,6 +22,7 @@ from gradmgr._transforms.code_facts import line_of
 from gradmgr._transforms.compared import ComparedName, is_comparable, is_unchanging
 from gradmgr._transforms.name_search import CHANGES_UNSEEN, Search
 from gradmgr._transforms.name_tests import write_test
+from gradmgr._transforms.settings import Setting
 from gradmgr._transforms.sources import is_large_array
 from gradmgr._transforms.stand_ins import CachedCall, StandIns, large_arrays_in, release
 
@@ -60,7 +61,7 @@ class Environment:
         return self._changed(self._names)
 
     @staticmethod
-    def _changed(names: Iterable[ComparedName]) -> str | None:
+    def _changed(names: Iterable[ComparedName | Setting]) -> str | None:
         return next((name.name for name in names if not name.is_same()), None)
 
     def settle(self, known: Iterable[Any]) -> None:

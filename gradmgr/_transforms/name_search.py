@@ -23,7 +23,7 @@ import numpy as np
 
 from gradmgr._arrays.gpu import is_on_gpu
 from gradmgr._engine.tensor import Tensor
-from gradmgr._transforms.code_facts import Names, line_of, names_in, questions_in, words_in
+from gradmgr._transforms.code_facts import EQUALITY, MAKING, PATTERN, TEXT, CodeFacts, facts_of, line_of, words_in
 from gradmgr._transforms.compared import DEPTH, MOST, Closeness, ComparedName, reference_to
 from gradmgr._transforms.hidden_state import (
     asks_loggers,
@@ -36,20 +36,24 @@ from gradmgr._transforms.hidden_state import (
     volatile_module_of,
 )
 from gradmgr._transforms.name_tests import Attribute, CountOfAttributes, OfItself
+from gradmgr._transforms.settings import Setting, absent_globals, class_as_it_is, settings_read
 from gradmgr._transforms.sources import (
     BY_BYTES,
     BY_TEXT,
     BY_VALUE,
     CONTAINERS,
     OF_FILES,
+    OF_FRAMES,
     UNSEEN_READERS,
     attributes_of,
     computes,
+    has_known_code,
     held_by,
     is_large_array,
     is_module,
     is_of_library,
     is_of_program,
+    module_of,
     runs_each_time,
 )
 from gradmgr._transforms.stand_ins import has_cache
@@ -73,8 +77,22 @@ _OF_ELEMENTS = frozenset(("isscalar", "True_", "False_", "dir"))
 _ERRORS = frozenset(("TypeError", "AttributeError", "Exception", "BaseException"))
 
 # Names by which code reads attributes that it does not name.
-_REFLECTION = frozenset(("__dict__", "attrgetter", "getattr", "hasattr", "locals", "vars"))
-_TEXTS = frozenset(("format", "repr", "str"))
+_REFLECTION = frozenset(
+    (
+        *("__dict__", "asdict", "astuple", "attrgetter", "format", "format_map", "getattr", "hasattr", "locals"),
+        *("vars", PATTERN),
+    )
+)
+_TEXTS = frozenset((TEXT, "array2string", "array_repr", "array_str", "format", "repr", "str"))
+# Attributes of functions and classes that do not stand in their dicts.
+_OF_FUNCTIONS = frozenset(("__annotations__", "__doc__", "__module__", "__name__", "__qualname__"))
+_OF_CLASSES = frozenset(("__name__", "__qualname__"))
+_COPYING = frozenset(("copy", "deepcopy"))
+_OF_COPIES = frozenset(("__copy__", "__deepcopy__", "__getstate__", "__reduce__", "__reduce_ex__", "__setstate__"))
+_IDENTITY = frozenset(("id", "is_", "is_not"))
+_OF_MEMORY = frozenset(("flags", "setflags", "strides", "writeable"))
+
+_MOST_INSTALLED = 1000  # functions of installed libraries that are searched
 
 
 class Search:
@@ -82,25 +100,39 @@ class Search:
 
     def __init__(self, arguments: Iterable[Any]) -> None:
         self._arguments = frozenset(map(id, arguments))
-        self.names: dict[Any, ComparedName] = {}
+        self.names: dict[Any, ComparedName | Setting] = {}
         self.arrays: dict[int, Any] = {}
         self.generators: dict[int, np.random.Generator] = {}
         self.asking: dict[int, dict[str, Any]] = {}  # the globals of code that calls isinstance()
         self.obstacle: str | None = None
         self._words: set[str] = set()  # in the code of all functions
+        self._texts: set[str] = set()  # constants that may be names
         self._asks = False  # whether code asks what a stand-in cannot answer
         self._catches = False  # whether it catches errors
-        self._names_in: dict[int, Names] = {}  # by the identity of code
+        self._compares_identity = False
+        self._facts_of: dict[int, CodeFacts] = {}  # by the identity of code
+        self._installed: set[int] = set()  # code of installed libraries
+        self._absent: dict[int, tuple[dict[str, Any], set[str]]] = {}  # globals that are read, and are not there
         self._code: types.CodeType | None = None  # that names what is visited
+        self._entry: tuple[types.CodeType, str] | None = None  # code of the program, and what it calls of a library
         self._seen: set[int] = set()
 
     def run(self, values: tuple[Any, ...]) -> None:
+        """Search from these values on, until nothing new is named."""
         before = -1
-        while before != len(self._words):
-            before = len(self._words)
+        while before != (before := len(self._words) + len(self._texts)):
             self._seen.clear()
             for value in values:
                 self._visit(value, "an argument")
+        self._add_settings()
+
+    def _add_settings(self) -> None:
+        """Add what code depends on that is of no object: names that are not there, options, registries."""
+        for key, (variables, names) in self._absent.items():
+            self.names[key, "absent"] = absent_globals(variables, names)
+        if self.obstacle is None:
+            for setting in settings_read(self._words, self._texts, asks_classes=bool(self.asking)):
+                self.names[setting.name, "setting"] = setting
 
     def asks_class(self) -> bool:
         """Tell whether code may ask for the class of an array or of its elements, which no stand-in is of."""
@@ -112,13 +144,14 @@ class Search:
 
     def closeness(self) -> Closeness:
         """Return what the code that was found compares besides values."""
-        return Closeness()
+        identity = self._compares_identity or not self._words.isdisjoint(_IDENTITY)
+        return Closeness(identity, flags=not self._words.isdisjoint(_OF_MEMORY))
 
     def _refuse(self, why: str, name: str) -> None:
         """Note why what is read cannot be compared, with the line of the code that names it."""
         if self.obstacle is None:
-            line = "" if self._code is None else f", at {line_of(self._code, name.rpartition('.')[2])}"
-            self.obstacle = why + line
+            code, name = self._entry or (self._code, name)
+            self.obstacle = why if code is None else f"{why}, at {line_of(code, name.rpartition('.')[2])}"
 
     def _visit(self, value: Any, name: str, depth: int = DEPTH) -> None:
         is_plain = isinstance(value, (*BY_VALUE, *BY_TEXT, *BY_BYTES)) and not is_of_program(type(value).__module__)
@@ -136,8 +169,7 @@ class Search:
         elif isinstance(value, types.ModuleType):
             self._visit_module(value, self._words)
         elif isinstance(value, type):
-            self._asks_of(value)
-            self._visit_classes(value, is_made=True)
+            self._visit_class(value, name)
         elif isinstance(value, types.UnionType):
             for part in value.__args__:
                 self._visit(part, name)
@@ -148,11 +180,14 @@ class Search:
         else:
             self._visit_object(value, name, depth)
 
-    def _asks_of(self, kind: type) -> None:
-        """Note that code has a class of arrays or of their elements, for which it may ask."""
+    def _visit_class(self, kind: type, name: str) -> None:
+        """Visit a class; if it is one of arrays or of their elements, code may ask for it."""
         is_known = kind.__name__ in _CLASSES and root_of(kind.__module__) in ("builtins", "numbers", "numpy")
         if kind is type or (is_known and not self._words.isdisjoint(_ASKING)):  # type() by another name
             self._asks = True
+        self._visit_classes(kind, is_made=True)
+        if "__subclasses__" in self._words and not is_of_library(kind.__module__):
+            self._add((id(kind), "__subclasses__"), f"the subclasses of {name}", kind.__subclasses__)
 
     def _visit_parts(self, value: Any, name: str) -> None:
         """Visit what a method or a partial consists of."""
@@ -253,43 +288,54 @@ class Search:
             self._visit(rule, function.__name__)
         if rules:
             return
-        before, self._code = self._code, function.__code__
+        before = self._code, self._entry
+        if is_of_program(module_of(function)):
+            self._entry = None
+        elif self._entry is None and self._code is not None:
+            self._entry = self._code, function.__name__
+        self._code = function.__code__
         try:
             self._visit_code(function)
         finally:
-            self._code = before
+            self._code, self._entry = before
 
     def _visit_closure(self, function: types.FunctionType) -> None:
         code = function.__code__
         is_dispatch = code.co_filename == functools.singledispatch.__code__.co_filename
         for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
             if is_dispatch and name == "dispatch_cache":  # of what its registry says
+                self._asks = True
                 continue
             write = functools.partial(setattr, cell, "cell_contents")
             self._add(id(cell), name, functools.partial(_content_of, cell), write, cell)
 
     def _visit_code(self, function: types.FunctionType) -> None:
-        code = function.__code__
+        code, module = function.__code__, module_of(function)
         self._visit_closure(function)
         self._visit(getattr(function, "__wrapped__", None), function.__name__)
         for name in ("__defaults__", "__kwdefaults__"):
             if getattr(function, name):
                 read, write = functools.partial(getattr, function, name), functools.partial(setattr, function, name)
                 self._add((id(function), name), f"a default of {function.__name__}", read, write)
-        if is_of_library(function.__module__):
+        if has_known_code(module):
             return
+        if not is_of_program(module):
+            self._installed.add(id(code))
+            if len(self._installed) > _MOST_INSTALLED:
+                self._refuse(f"it calls {function.__name__}(), of {root_of(module)}, whose code is too much", "")
+                return
         for name in OF_FILES.intersection(code.co_names):
             self._refuse(f"it calls {name}(), which reads a file", name)
-        self._enter_words(code)
-        self._note_of_itself(function, "__code__", f"the code of {function.__name__}")
-        if id(code) not in self._names_in:
-            self._names_in[id(code)] = names_in(code)
-        names = self._names_in[id(code)]
-        for name in sorted(names.assigned):
+        for name in OF_FRAMES.intersection(code.co_names):
+            self._refuse(f"it reads {name}, by which code reads what it does not name", name)
+        facts = self._enter_facts(function)
+        if is_of_program(module):
+            self._note_of_itself(function, "__code__", f"the code of {function.__name__}")
+        for name in sorted(facts.names.assigned):
             self._add_global(function.__globals__, name)
-        for name in sorted(names.read):
-            self._visit_global(function.__globals__, name, names.read[name])
-        for name in sorted(names.imported & sys.modules.keys()):
+        for name in sorted(facts.names.read):
+            self._visit_global(function.__globals__, name, facts.names.read[name])
+        for name in sorted(facts.names.imported & sys.modules.keys()):
             self._visit(sys.modules[name], name)
         self._visit_attributes_of_function(function)
 
@@ -300,19 +346,31 @@ class Search:
         for name in list(vars(function)) if everything else self._words.intersection(vars(function)):
             read, write = functools.partial(getattr, function, name), functools.partial(setattr, function, name)
             self._add((id(function), name), f"{function.__name__}.{name}", read, write, (vars(function), name))
+        if is_of_program(module_of(function)):
+            for name in _OF_FUNCTIONS & self._words:
+                self._note_of_itself(function, name, f"{function.__name__}.{name}")
 
-    def _enter_words(self, code: types.CodeType) -> None:
-        """Note what code names, and what it may ask."""
-        self._words |= words_in(code) - {"isinstance"}  # which answers for what stands for an array, see `StandIns`
+    def _enter_facts(self, function: types.FunctionType) -> CodeFacts:
+        """Note what code names, and what it may ask, and return it."""
+        code = function.__code__
+        facts = self._facts_of.get(id(code))
+        if facts is None:
+            facts = self._facts_of[id(code)] = facts_of(code)
+        self._words |= facts.words - {"isinstance"}  # which answers for what stands for an array, see `StandIns`
+        self._texts |= facts.texts
+        if any(_may_be_replaced(name, function.__globals__) for name in facts.identities):
+            self._compares_identity = True
+        if "catch_warnings" in facts.words and "record" in facts.texts:
+            self._refuse("it records warnings, which a replay gives none of", "catch_warnings")
         if asks_loggers(self._words):
             self._refuse(
                 "it asks for the level of a Logger that it looks up; keep the Logger in a variable", "getLogger"
             )
-        questions = questions_in(code)
-        self._asks = self._asks or questions.asks
-        if questions.matches:
+        self._asks = self._asks or facts.questions.asks or {"ExitStack", "push"} <= self._words  # which may suppress
+        if facts.questions.matches:
             self._words.add("isinstance")
-        self._catches = self._catches or questions.catches
+        self._catches = self._catches or facts.questions.catches
+        return facts
 
     def _add_count(self, value: Any, name: str) -> None:
         """Add how many attributes an object has, as a new one may hide that of a class, or be asked for."""
@@ -327,6 +385,8 @@ class Search:
                 self.asking[id(variables)] = variables
             if name in UNSEEN_READERS:
                 self._refuse(f"it calls {name}(), which reads what cannot be compared", name)
+            if self._entry is None:
+                self._absent.setdefault(id(variables), (variables, set()))[1].add(name)
             return
         value = variables[name]
         if isinstance(value, types.ModuleType):
@@ -343,17 +403,24 @@ class Search:
         else:
             self._add_global(variables, name)
 
-    def _add_global(self, variables: dict[str, Any], name: str) -> None:
+    def _add_global(self, variables: dict[str, Any], name: str, owner: str = "") -> None:
+        """Add a global; of code of installed libraries, which stays as it is, only what that reads."""
+        is_code = isinstance(variables.get(name), (types.FunctionType, types.ModuleType, type))
+        if is_code and not is_of_program(variables.get("__name__")):
+            self._visit(variables[name], name)
+            return
         write = functools.partial(operator.setitem, variables, name)
         read = functools.partial(variables.get, name, _MISSING)
-        self._add((id(variables), name), name, read, write, (variables, name))
+        self._add((id(variables), name), owner + name, read, write, (variables, name))
 
     def _visit_module(self, module: types.ModuleType, names: set[str]) -> None:
-        """Visit these attributes of a module; of one that is installed, those that are no code."""
-        if is_of_library(module.__name__):
+        """Visit these attributes of a module, and those that code may read by a text."""
+        if has_known_code(module.__name__):
             return
         variables = vars(module)
         self._visit(variables.get("__getattr__"), module.__name__)
+        if "__dict__" in names or (names is self._words and not self._words.isdisjoint(_REFLECTION)):
+            names = names | self._texts | self._readable_of(module)
         for name in sorted(names & variables.keys()):
             value = variables[name]
             if isinstance(value, types.ModuleType):
@@ -361,16 +428,22 @@ class Search:
                     self._visit(value, name)
             elif isinstance(value, types.BuiltinFunctionType):
                 self._visit(value, name)
-            elif is_of_program(module.__name__) or isinstance(value, (*BY_VALUE, *BY_TEXT, *CONTAINERS, np.ndarray)):
-                write = functools.partial(operator.setitem, variables, name)
-                read = functools.partial(variables.get, name, _MISSING)
-                self._add((id(variables), name), f"{module.__name__}.{name}", read, write, (variables, name))
+            else:
+                self._add_global(variables, name, f"{module.__name__}.")
+
+    def _readable_of(self, module: types.ModuleType) -> set[str]:
+        """Return what code may read of a module by a text that it makes; of an installed one, no code."""
+        is_own = is_of_program(module.__name__)
+        kinds = (*BY_VALUE, *BY_TEXT, *CONTAINERS)
+        return {
+            name for name, value in vars(module).items() if name[:2] != "__" and (is_own or isinstance(value, kinds))
+        }
 
     def _visit_attributes(self, value: Any, owner: str) -> None:
         reference = reference_to(value)
         is_whole = _is_seen_whole(value)
         is_read = not is_of_library(type(value).__module__)  # whether the code of its class is
-        everything = is_whole or not self._words.isdisjoint(_REFLECTION)
+        everything = is_whole or not self._words.isdisjoint(_REFLECTION) or self._compares_whole(value)
         for name in attributes_of(value):
             is_own = name.startswith("_") and root_of(type(value).__module__) == "gradmgr"  # of no use to programs
             if name in self._words or (everything and not is_own):
@@ -384,24 +457,40 @@ class Search:
             if is_read:
                 self._add_count(value, owner)
             self._visit_values_of_class(value, owner, reference)
-        self._visit_classes(type(value), is_made=False)
+        is_replaced = "replace" in self._words and hasattr(value, "__dataclass_fields__")
+        self._visit_classes(type(value), is_made=is_replaced or MAKING in self._words)
+
+    def _compares_whole(self, value: Any) -> bool:
+        """Tell whether code may compare, or write out, all attributes of an object without naming them."""
+        return is_of_names(value) and not (self._words.isdisjoint(_TEXTS) and EQUALITY not in self._words)
 
     def _visit_classes(self, kind: type, *, is_made: bool) -> None:
         """Visit what code names of a class, inherited or not, and the methods that it need not name."""
-        if is_made and not is_of_program(kind.__module__):
+        if is_made and has_known_code(kind.__module__):
             return
         if any(cls.__module__ == "gradmgr.function" for cls in kind.__mro__):
             return  # a Function, whose own code runs in each replay
         if is_of_program(type(kind).__module__):
             self._visit_classes(type(kind), is_made=False)
         for cls in kind.__mro__:
-            if is_of_library(cls.__module__):
+            if has_known_code(cls.__module__):
                 self._visit_getters(cls)
                 continue
-            for name, found in list(vars(cls).items()):
-                is_text = name == "__repr__" and not self._words.isdisjoint(_TEXTS)
-                if name in self._words or is_text or computes(name, found, is_made=is_made):
+            if is_of_program(cls.__module__):
+                self.names.setdefault((id(cls), None), class_as_it_is(cls))
+                for name in _OF_CLASSES & self._words:
+                    self._note_of_itself(cls, name, f"{cls.__name__}.{name}")
+            members = list(vars(cls).items())
+            is_made = is_made or any(isinstance(found, classmethod) and name in self._words for name, found in members)
+            for name, found in members:
+                if name in self._words or self._may_call(name) or computes(name, found, is_made=is_made):
                     self._visit_member(cls, name, found)
+
+    def _may_call(self, method: str) -> bool:
+        """Tell whether code calls a special method by what it does: makes a text, or a copy."""
+        if method == "__repr__":
+            return not self._words.isdisjoint(_TEXTS)
+        return method in _OF_COPIES and not self._words.isdisjoint(_COPYING)
 
     def _visit_values_of_class(self, value: Any, owner: str, reference: Callable[[], Any]) -> None:
         """Let values of an object's class count as its own, which may be set later."""
@@ -417,6 +506,7 @@ class Search:
         elif isinstance(found, (staticmethod, classmethod, functools.cached_property)):
             self._visit(getattr(found, "__func__", None) or getattr(found, "func", None), name)
         elif isinstance(found, functools.singledispatchmethod):
+            self._asks = True
             self._visit(found.dispatcher, name)
         elif isinstance(found, functools.partialmethod):
             for part in (found.func, *found.args, *found.keywords.values()):
@@ -440,6 +530,19 @@ def _parts_of(value: Any) -> tuple[Any, ...]:
     if isinstance(value, types.MethodType):
         return value.__func__, value.__self__
     return (value.func, *value.args, *value.keywords.values())
+
+
+def _may_be_replaced(name: str | None, variables: dict[str, Any]) -> bool:
+    """Tell whether a name, which may be dotted, stands for what is compared by value: not for a class, or its like."""
+    if name is None:
+        return True
+    first, *rest = name.split(".")
+    value = variables.get(first, _MISSING)
+    for part in rest:
+        if not isinstance(value, (type, types.ModuleType)):
+            return True
+        value = vars(value).get(part, _MISSING)
+    return value is _MISSING or isinstance(value, (*BY_VALUE, *BY_TEXT, *BY_BYTES, *CONTAINERS))
 
 
 def _content_of(cell: Any) -> Any:

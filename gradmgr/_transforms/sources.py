@@ -24,6 +24,9 @@ SMALL = 1 << 11  # bytes of an array that are compared
 # Built-in functions that read what no name in the code stands for.
 UNSEEN_READERS = frozenset(("open", "input", "eval", "exec", "globals", "__import__"))
 OF_FILES = frozenset(("read_text", "read_bytes"))  # methods that do so
+OF_FRAMES = frozenset(("__builtins__", "__globals__", "f_builtins", "f_globals", "f_locals"))
+# Libraries whose functions give the same for the same arguments, whatever they keep for themselves.
+_KNOWN = ("einops", "opt_einsum", "tqdm")
 # Special methods that make an object, or describe, copy and drop it; all others may compute for code that does not name
 # them, such as an operator.
 _MAKING = frozenset(("__init__", "__new__", "__post_init__"))
@@ -37,6 +40,16 @@ def is_of_library(module: Any) -> bool:
     """Tell whether code is of a library, whose globals do not change."""
     root = str(module).partition(".")[0]
     return root in ("gradmgr", "numpy", "scipy", "cupy") or (root in sys.stdlib_module_names and root != "__main__")
+
+
+def has_known_code(module: Any) -> bool:
+    """Tell whether code of a module, given by its name, need not be read: what it gives depends on arguments alone."""
+    return is_of_library(module) or str(module).partition(".")[0] in _KNOWN
+
+
+def module_of(function: types.FunctionType) -> str:
+    """Return the name of the module in which the code of a function stands, whatever it wraps."""
+    return str(function.__globals__.get("__name__", function.__module__))
 
 
 def is_of_program(module: Any) -> bool:

@@ -208,6 +208,7 @@ def test_gradmgr_imports_these_modules_when_first_used_and_no_others():
                 "program",
                 "promotion",
                 "randomness",
+                "settings",
                 "signature",
                 "sources",
                 "stand_ins",
