@@ -155,6 +155,9 @@ def identities_in(code: types.CodeType) -> set[str | None]:
 def _loaded(steps: list[Any]) -> str | None:
     """Return the name of what these instructions load at last; "" for a constant, None for what has no name."""
     names: list[str] = []
+    is_of_type = [step.argval for step in steps[-3:-2]] == ["type"] and steps[-1].opname == "CALL"
+    if is_of_type or (steps and steps[-1].argval == "__class__"):
+        return ""  # a class, which is none of those that are compared by value
     for step in reversed(steps):
         if step.opname in _CONSTANT and not names:
             return ""
@@ -271,10 +274,11 @@ def _is_self(name: Any) -> bool:
 
 
 def line_of(code: types.CodeType, name: str) -> str:
-    """Return, as "file:line", where code reads a name first; its first line where it does not."""
+    """Return, as "file:line", where code reads a name first, or has an `is`; its first line where it does not."""
     import dis  # deferred: as above
 
     for instruction in dis.get_instructions(code):
-        if instruction.argval == name and instruction.positions is not None and instruction.positions.lineno:
+        is_found = instruction.argval == name or (name == "is" and instruction.opname == "IS_OP")
+        if is_found and instruction.positions is not None and instruction.positions.lineno:
             return f"{code.co_filename}:{instruction.positions.lineno}"
     return f"{code.co_filename}:{code.co_firstlineno}"

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import functools
 import types
+import weakref
 import zlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -36,14 +37,19 @@ class Environment:
         obstacle: why what it reads cannot be compared; None where it can.
     """
 
-    __slots__ = ("_arrays", "_asking", "_asks_class", "_cached", "_given", "_names", "_states", "obstacle")
+    __slots__ = (
+        *("_arguments", "_arrays", "_asking", "_asks_class", "_cached", "_given", "_identities", "_names", "_states"),
+        "obstacle",
+    )
 
-    def __init__(self, function: Any, arguments: Iterable[Any] = ()) -> None:
-        search = Search(arguments)
+    def __init__(self, function: Any, arguments: Sequence[Any] = (), containers: Sequence[Any] = ()) -> None:
+        search = Search(arguments, containers)
         search.run((function, *arguments))
+        self._identities = frozenset(search.compared) if search.compares_identity() else frozenset()
         self._names = [name.note(search.closeness()) for name in search.names.values()]
         self.obstacle = search.obstacle
         self._asking = list(search.asking.values())
+        self._arguments = [*arguments, *containers]
         self._asks_class = search.asks_class()
         if self.obstacle is None and self._asks_class and any(isinstance(a, np.ndarray) for a in arguments):
             self.obstacle = "it may ask whether an argument is an ndarray, which none is in a capture; give it Tensors"
@@ -51,6 +57,14 @@ class Environment:
         self._arrays = [(a, zlib.crc32(np.ascontiguousarray(a).tobytes())) for a in search.arrays.values()]
         self._states = [(g, _state_of(g)) for g in search.generators.values()]
         self._cached: list[CachedCall] = []
+
+    def known(self, arguments: Sequence[Any]) -> dict[int, weakref.ref[Any]]:
+        """Return by number the arguments for which names stand, too, where code asks for the identity of objects."""
+        return {k: weakref.ref(a) for k, a in enumerate(arguments) if id(a) in self._identities}
+
+    def identities(self) -> frozenset[int]:
+        """Return the identities of Tensors and arrays for which names stand, where code asks for these."""
+        return self._identities
 
     def test(self) -> Callable[[], bool]:
         """Return a function that tells quickly whether nothing has changed; it may also say no where nothing has."""
@@ -82,6 +96,7 @@ class Environment:
                 self.obstacle = "the function draws random numbers that are not captured; draw arrays, by name"
         self._arrays.clear()
         self._states.clear()
+        self._arguments.clear()
 
     def _add_cached(self) -> None:
         """Add what functions with `lru_cache` gave, which a replay asks for again; nothing else can be compared."""
@@ -116,7 +131,7 @@ class Environment:
             What restores them, and the identities of those arguments that names stand for.
         """
         sees_arrays = self.obstacle is None and not self._asks_class
-        stand_ins = StandIns(capture, given, sees_arrays=sees_arrays)
+        stand_ins = StandIns(capture, given, self._arguments, sees_arrays=sees_arrays)
         self._cached = stand_ins.cached
 
         def restore() -> None:
@@ -125,8 +140,8 @@ class Environment:
                 release(name.read(), name.write)
 
         try:
-            for variables in self._asking:
-                stand_ins.answer_in(variables)
+            for variables, builtin in self._asking:
+                stand_ins.answer_in(variables, builtin)
             for name in self._names:
                 if name.write is not None:
                     stand_ins.replace(name.read, name.write)

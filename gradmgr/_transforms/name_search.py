@@ -89,6 +89,7 @@ _OF_FUNCTIONS = frozenset(("__annotations__", "__doc__", "__module__", "__name__
 _OF_CLASSES = frozenset(("__name__", "__qualname__"))
 _COPYING = frozenset(("copy", "deepcopy"))
 _OF_COPIES = frozenset(("__copy__", "__deepcopy__", "__getstate__", "__reduce__", "__reduce_ex__", "__setstate__"))
+_ANSWERED = frozenset(("id", "isinstance"))  # built-in functions that a capture answers for: see `StandIns`
 _IDENTITY = frozenset(("id", "is_", "is_not"))
 _OF_MEMORY = frozenset(("flags", "setflags", "strides", "writeable"))
 
@@ -98,18 +99,22 @@ _MOST_INSTALLED = 1000  # functions of installed libraries that are searched
 class Search:
     """Finds the names that functions read: again and again, as each function names further attributes of objects."""
 
-    def __init__(self, arguments: Iterable[Any]) -> None:
-        self._arguments = frozenset(map(id, arguments))
+    def __init__(self, arguments: Iterable[Any], containers: Iterable[Any] = ()) -> None:
+        self.arguments = frozenset(map(id, arguments))
+        self._containers = list(containers)
+        self.compared: set[int] = set()  # the identities of Tensors and arrays
         self.names: dict[Any, ComparedName | Setting] = {}
         self.arrays: dict[int, Any] = {}
         self.generators: dict[int, np.random.Generator] = {}
-        self.asking: dict[int, dict[str, Any]] = {}  # the globals of code that calls isinstance()
+        # The globals of code that calls isinstance() or id(), and which.
+        self.asking: dict[tuple[int, str], tuple[dict[str, Any], str]] = {}
         self.obstacle: str | None = None
         self._words: set[str] = set()  # in the code of all functions
         self._texts: set[str] = set()  # constants that may be names
         self._asks = False  # whether code asks what a stand-in cannot answer
         self._catches = False  # whether it catches errors
-        self._compares_identity = False
+        self._compares = False  # whether code compares identities
+        self._identity: tuple[types.CodeType, str | None] | None = None  # code of the program that does, and with what
         self._facts_of: dict[int, CodeFacts] = {}  # by the identity of code
         self._installed: set[int] = set()  # code of installed libraries
         self._absent: dict[int, tuple[dict[str, Any], set[str]]] = {}  # globals that are read, and are not there
@@ -124,14 +129,39 @@ class Search:
             self._seen.clear()
             for value in values:
                 self._visit(value, "an argument")
+                if isinstance(value, (*CONTAINERS, *BY_BYTES)):
+                    self._add((id(value), "()"), "an argument", reference_to(value))
+            for container in self._containers:
+                self._visit_container(container)
         self._add_settings()
+
+    def _asks_classes(self) -> bool:
+        return "issubclass" in self._words or any(name == "isinstance" for _, name in self.asking)
+
+    def _visit_container(self, value: Any) -> None:
+        """Visit a container of arguments, which are compared by themselves: what else it holds, and its methods."""
+        kind = type(value)
+        if kind in (list, tuple, dict):
+            if self._identity is not None and kind is not tuple:
+                code, name = self._identity
+                self._refuse(
+                    "it compares the identity of objects, and is given a list or a dict; pass what that holds",
+                    name or "is",
+                    code,
+                )
+            return
+        self._visit_classes(kind, is_made=False)
+        everything = not self._words.isdisjoint(_REFLECTION)
+        for name in attributes_of(value):
+            if name not in getattr(kind, "__dataclass_fields__", ()) and (name in self._words or everything):
+                self._refuse(f"it reads {name} of an argument, a {kind.__name__}, which is no field of it", name)
 
     def _add_settings(self) -> None:
         """Add what code depends on that is of no object: names that are not there, options, registries."""
         for key, (variables, names) in self._absent.items():
             self.names[key, "absent"] = absent_globals(variables, names)
         if self.obstacle is None:
-            for setting in settings_read(self._words, self._texts, asks_classes=bool(self.asking)):
+            for setting in settings_read(self._words, self._texts, asks_classes=self._asks_classes()):
                 self.names[setting.name, "setting"] = setting
 
     def asks_class(self) -> bool:
@@ -142,20 +172,23 @@ class Search:
         catches = self._catches or "suppress" in words
         return self._asks or not words.isdisjoint(_OF_ELEMENTS) or (catches and not words.isdisjoint(_ERRORS))
 
+    def compares_identity(self) -> bool:
+        """Tell whether code may ask whether two values are the same object."""
+        return self._compares or not self._words.isdisjoint(_IDENTITY)
+
     def closeness(self) -> Closeness:
         """Return what the code that was found compares besides values."""
-        identity = self._compares_identity or not self._words.isdisjoint(_IDENTITY)
-        return Closeness(identity, flags=not self._words.isdisjoint(_OF_MEMORY))
+        return Closeness(self.compares_identity(), flags=not self._words.isdisjoint(_OF_MEMORY))
 
-    def _refuse(self, why: str, name: str) -> None:
+    def _refuse(self, why: str, name: str, code: types.CodeType | None = None) -> None:
         """Note why what is read cannot be compared, with the line of the code that names it."""
         if self.obstacle is None:
-            code, name = self._entry or (self._code, name)
+            code, name = self._entry or (code or self._code, name)
             self.obstacle = why if code is None else f"{why}, at {line_of(code, name.rpartition('.')[2])}"
 
     def _visit(self, value: Any, name: str, depth: int = DEPTH) -> None:
         is_plain = isinstance(value, (*BY_VALUE, *BY_TEXT, *BY_BYTES)) and not is_of_program(type(value).__module__)
-        if is_plain or isinstance(value, Tensor) or id(value) in self._seen:
+        if is_plain or self._is_known(value, name):
             return
         self._seen.add(id(value))
         if isinstance(value, np.ndarray) or is_on_gpu(value):
@@ -180,6 +213,12 @@ class Search:
         else:
             self._visit_object(value, name, depth)
 
+    def _is_known(self, value: Any, name: str) -> bool:
+        """Tell whether a value need not be visited: a Tensor, or one that was."""
+        if isinstance(value, (Tensor, np.ndarray)) and name != "an argument":
+            self.compared.add(id(value))
+        return isinstance(value, Tensor) or id(value) in self._seen
+
     def _visit_class(self, kind: type, name: str) -> None:
         """Visit a class; if it is one of arrays or of their elements, code may ask for it."""
         is_known = kind.__name__ in _CLASSES and root_of(kind.__module__) in ("builtins", "numbers", "numpy")
@@ -193,7 +232,7 @@ class Search:
         """Visit what a method or a partial consists of."""
         parts = _parts_of(value)
         for part in parts:
-            if is_large_array(part) and id(part) not in self._arguments:
+            if is_large_array(part) and id(part) not in self.arguments:
                 self._refuse(f"it reads {name}, an array {CHANGES_UNSEEN}", name)
             self._visit(part, name)
         if isinstance(value, functools.partial) and not any(map(is_large_array, parts)):
@@ -214,7 +253,7 @@ class Search:
         return self.names[key].read()
 
     def _visit_array(self, value: Any, name: str) -> None:
-        if id(value) in self._arguments:
+        if id(value) in self.arguments:
             return
         if is_on_gpu(value):  # to compare its values in each call would be to wait for the GPU
             self._refuse(
@@ -235,7 +274,7 @@ class Search:
                 for part in held_by(value):
                     self._visit(part, name, depth - 1)
         if runs_each_time(value):
-            if id(value) not in self._arguments:  # for these a capture has stand-ins, as for those that names stand for
+            if id(value) not in self.arguments:  # for these a capture has stand-ins, as for those that names stand for
                 what = f"it reads {name}, a {kind.__name__}, whose own functions compute with what may change unseen"
                 self._refuse(f"{what}; read it by a name of its own, or pass it as an argument", name)
         elif (hidden := hides_state(value, self._words)) is not None:
@@ -358,8 +397,10 @@ class Search:
             facts = self._facts_of[id(code)] = facts_of(code)
         self._words |= facts.words - {"isinstance"}  # which answers for what stands for an array, see `StandIns`
         self._texts |= facts.texts
-        if any(_may_be_replaced(name, function.__globals__) for name in facts.identities):
-            self._compares_identity = True
+        compared = [name for name in facts.identities if _may_be_replaced(name, function.__globals__)]
+        self._compares = self._compares or bool(compared)
+        if compared and self._identity is None and is_of_program(module_of(function)):
+            self._identity = code, compared[0]
         if "catch_warnings" in facts.words and "record" in facts.texts:
             self._refuse("it records warnings, which a replay gives none of", "catch_warnings")
         if asks_loggers(self._words):
@@ -381,8 +422,8 @@ class Search:
     def _visit_global(self, variables: dict[str, Any], name: str, attributes: set[str | None]) -> None:
         """Visit a global of which code reads these attributes at once; None stands for other uses."""
         if name not in variables:
-            if name == "isinstance":
-                self.asking[id(variables)] = variables
+            if name in _ANSWERED:
+                self.asking[id(variables), name] = variables, name
             if name in UNSEEN_READERS:
                 self._refuse(f"it calls {name}(), which reads what cannot be compared", name)
             if self._entry is None:
@@ -542,7 +583,8 @@ def _may_be_replaced(name: str | None, variables: dict[str, Any]) -> bool:
         if not isinstance(value, (type, types.ModuleType)):
             return True
         value = vars(value).get(part, _MISSING)
-    return value is _MISSING or isinstance(value, (*BY_VALUE, *BY_TEXT, *BY_BYTES, *CONTAINERS))
+    kinds = (*BY_VALUE, *BY_TEXT, *BY_BYTES, *CONTAINERS, Tensor, np.ndarray)
+    return value is _MISSING or isinstance(value, kinds)
 
 
 def _content_of(cell: Any) -> Any:

@@ -75,6 +75,7 @@ class Program:
         # Of arrays it does not matter who else has them, unless some are written to.
         may_clash = made.tensors or self._writes_over_inputs
         self._outer = {id(t) for source in self._references if (t := source()) is not None} if may_clash else set()
+        self._outer |= made.environment.identities() - {id(each()) for each in made.known.values()}
         self._cleanups = capture.cleanups
         self._generators = made.generators
         self._has_effects = any(call.has_effect for call in capture.calls)

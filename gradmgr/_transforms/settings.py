@@ -65,7 +65,7 @@ def settings_read(words: set[str], texts: set[str], *, asks_classes: bool) -> It
     """
     if not words.isdisjoint(_WRITING):
         yield _of_printing()
-    if asks_classes or "issubclass" in words:  # classes that others have registered with
+    if asks_classes:  # classes that others have registered with
         yield _of_result("the virtual subclasses of abstract classes", abc.get_cache_token)
     if not words.isdisjoint(_WARNING):  # one that raises an error
         yield _of_result("the filters of warnings", lambda: list(warnings.filters))
@@ -115,4 +115,5 @@ def _are_absent(variables: dict[str, Any], names: tuple[str, ...]) -> bool:
 
 def _is_of_capture(value: Any) -> bool:
     """Tell whether a value is what a capture puts in the place of a built-in function, such as isinstance()."""
-    return isinstance(value, types.FunctionType) and value.__module__ == "gradmgr._transforms.stand_ins"
+    is_function = isinstance(value, (types.FunctionType, types.MethodType))
+    return is_function and value.__module__ == "gradmgr._transforms.stand_ins"
