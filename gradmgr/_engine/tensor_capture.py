@@ -907,6 +907,13 @@ def see(owner: Any, read: Callable[[Any], Any], what: str) -> None:
         capture.see(owner, read, what)
 
 
+def refuse_in_replay(what: str) -> None:
+    """Note, while a function is captured, that its calls cannot be made again because of what it reads now."""
+    capture = capturing()
+    if capture is not None:
+        capture.add_obstacle(what)
+
+
 def call_whole(function: Callable[..., Any], *args: Any, changes: Iterable[Tensor] | None = None) -> Any:
     """Call a function whose Python code must run each time, also when the program that calls it is replayed.
 

@@ -14,6 +14,7 @@ class CodeFacts(NamedTuple):
         names: the globals and modules that it reads.
         words: all names in it, see `words_in`.
         texts: constants that may be names.
+        makes_names: whether it reads attributes by texts other than constants of its own.
         identities: with what it compares identities, see `identities_in`.
         questions: what it asks of arrays.
     """
@@ -21,13 +22,16 @@ class CodeFacts(NamedTuple):
     names: Names
     words: set[str]
     texts: set[str]
+    makes_names: bool
     identities: set[str | None]
     questions: Questions
 
 
 def facts_of(code: types.CodeType) -> CodeFacts:
     """Return what code shows."""
-    return CodeFacts(names_in(code), words_in(code), texts_in(code), identities_in(code), questions_in(code))
+    return CodeFacts(
+        names_in(code), words_in(code), texts_in(code), _makes_names(code), identities_in(code), questions_in(code)
+    )
 
 
 class Names(NamedTuple):
@@ -140,6 +144,27 @@ def texts_in(code: types.CodeType) -> set[str]:
         elif isinstance(part, tuple):
             found.update([each for each in part if isinstance(each, str)])
     return {name for text in found for name in text.split(".") if name.isidentifier()}
+
+
+# Functions that read attributes by the texts that they are given.
+_BY_TEXTS = frozenset(("attrgetter", "delattr", "getattr", "hasattr", "methodcaller", "setattr"))
+
+
+def _makes_names(code: types.CodeType) -> bool:
+    """Tell whether code, or what it defines, reads attributes by texts other than constants of its own."""
+    steps = _steps_of(code)
+    inner = [part for part in code.co_consts if isinstance(part, types.CodeType)]
+    return any(_reads_by_variable(steps, k) for k in range(len(steps))) or any(map(_makes_names, inner))
+
+
+def _reads_by_variable(steps: list[Any], k: int) -> bool:
+    """Tell whether an instruction loads a function that reads an attribute, or a dict, of which no constant is read."""
+    if steps[k].argval == "__dict__" or (steps[k].argval == "vars" and steps[k].opname.startswith("LOAD_GLOBAL")):
+        return True
+    if steps[k].argval not in _BY_TEXTS:
+        return False
+    given = list(itertools.takewhile(lambda step: not step.opname.startswith("CALL"), steps[k + 1 :]))
+    return not any(step.opname in _CONSTANT and isinstance(step.argval, str) for step in given[-2:])
 
 
 def identities_in(code: types.CodeType) -> set[str | None]:

@@ -46,8 +46,12 @@ class Environment:
         search = Search(arguments, containers)
         search.run((function, *arguments))
         self._identities = frozenset(search.compared) if search.compares_identity() else frozenset()
-        self._names = [name.note(search.closeness()) for name in search.names.values()]
         self.obstacle = search.obstacle
+        self._names: list[ComparedName | Setting] = []
+        try:
+            self._names += [name.note(search.closeness()) for name in search.names.values()]
+        except Exception as error:
+            self.obstacle = f"something that it reads raises {type(error).__name__} where it is compared"
         self._asking = list(search.asking.values())
         self._arguments = [*arguments, *containers]
         self._asks_class = search.asks_class()

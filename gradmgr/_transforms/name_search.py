@@ -79,8 +79,8 @@ _ERRORS = frozenset(("TypeError", "AttributeError", "Exception", "BaseException"
 # Names by which code reads attributes that it does not name.
 _REFLECTION = frozenset(
     (
-        *("__dict__", "asdict", "astuple", "attrgetter", "format", "format_map", "getattr", "hasattr", "locals"),
-        *("vars", PATTERN),
+        *("__dict__", "asdict", "astuple", "attrgetter", "evolve", "format", "format_map", "getattr", "hasattr"),
+        *("locals", "methodcaller", "vars", PATTERN),
     )
 )
 _TEXTS = frozenset((TEXT, "array2string", "array_repr", "array_str", "format", "repr", "str"))
@@ -111,6 +111,7 @@ class Search:
         self.obstacle: str | None = None
         self._words: set[str] = set()  # in the code of all functions
         self._texts: set[str] = set()  # constants that may be names
+        self._makes_names = False  # whether it reads attributes by other texts than its constants
         self._asks = False  # whether code asks what a stand-in cannot answer
         self._catches = False  # whether it catches errors
         self._compares = False  # whether code compares identities
@@ -128,7 +129,7 @@ class Search:
         while before != (before := len(self._words) + len(self._texts)):
             self._seen.clear()
             for value in values:
-                self._visit(value, "an argument")
+                self._visit_safely(value, "an argument")
                 if isinstance(value, (*CONTAINERS, *BY_BYTES)):
                     self._add((id(value), "()"), "an argument", reference_to(value))
             for container in self._containers:
@@ -137,6 +138,13 @@ class Search:
 
     def _asks_classes(self) -> bool:
         return "issubclass" in self._words or any(name == "isinstance" for _, name in self.asking)
+
+    def _visit_safely(self, value: Any, name: str) -> None:
+        """Visit a value; what raises an error where it is looked at is not compared."""
+        try:
+            self._visit(value, name)
+        except Exception as error:
+            self._refuse(f"something in {name} raises {type(error).__name__} where it is looked at", name)
 
     def _visit_container(self, value: Any) -> None:
         """Visit a container of arguments, which are compared by themselves: what else it holds, and its methods."""
@@ -188,7 +196,7 @@ class Search:
 
     def _visit(self, value: Any, name: str, depth: int = DEPTH) -> None:
         is_plain = isinstance(value, (*BY_VALUE, *BY_TEXT, *BY_BYTES)) and not is_of_program(type(value).__module__)
-        if is_plain or self._is_known(value, name):
+        if self._is_known(value, name) or is_plain:
             return
         self._seen.add(id(value))
         if isinstance(value, np.ndarray) or is_on_gpu(value):
@@ -217,6 +225,8 @@ class Search:
         """Tell whether a value need not be visited: a Tensor, or one that was."""
         if isinstance(value, (Tensor, np.ndarray)) and name != "an argument":
             self.compared.add(id(value))
+        if isinstance(value, str) and self._makes_names:
+            self._texts.update(part for part in value.split(".") if part.isidentifier())
         return isinstance(value, Tensor) or id(value) in self._seen
 
     def _visit_class(self, kind: type, name: str) -> None:
@@ -335,6 +345,8 @@ class Search:
         self._code = function.__code__
         try:
             self._visit_code(function)
+        except Exception as error:
+            self._refuse(f"something that it reads raises {type(error).__name__} where it is looked at", "")
         finally:
             self._code, self._entry = before
 
@@ -397,6 +409,7 @@ class Search:
             facts = self._facts_of[id(code)] = facts_of(code)
         self._words |= facts.words - {"isinstance"}  # which answers for what stands for an array, see `StandIns`
         self._texts |= facts.texts
+        self._makes_names = self._makes_names or facts.makes_names
         compared = [name for name in facts.identities if _may_be_replaced(name, function.__globals__)]
         self._compares = self._compares or bool(compared)
         if compared and self._identity is None and is_of_program(module_of(function)):
@@ -475,10 +488,9 @@ class Search:
     def _readable_of(self, module: types.ModuleType) -> set[str]:
         """Return what code may read of a module by a text that it makes; of an installed one, no code."""
         is_own = is_of_program(module.__name__)
-        kinds = (*BY_VALUE, *BY_TEXT, *CONTAINERS)
-        return {
-            name for name, value in vars(module).items() if name[:2] != "__" and (is_own or isinstance(value, kinds))
-        }
+        kinds = object if is_own else (*BY_VALUE, *BY_TEXT, *CONTAINERS)
+        found = {name: type(value) for name, value in vars(module).items() if name[:2] != "__"}
+        return {name for name, kind in found.items() if issubclass(kind, kinds)}
 
     def _visit_attributes(self, value: Any, owner: str) -> None:
         reference = reference_to(value)
@@ -524,14 +536,22 @@ class Search:
             members = list(vars(cls).items())
             is_made = is_made or any(isinstance(found, classmethod) and name in self._words for name, found in members)
             for name, found in members:
-                if name in self._words or self._may_call(name) or computes(name, found, is_made=is_made):
+                if name in self._words or self._may_call(name, cls) or computes(name, found, is_made=is_made):
                     self._visit_member(cls, name, found)
 
-    def _may_call(self, method: str) -> bool:
-        """Tell whether code calls a special method by what it does: makes a text, or a copy."""
+    def _may_call(self, method: str, kind: type) -> bool:
+        """Tell whether code may call a method of a class without naming it: to make a text or a copy, or by a text."""
+        if method[:2] != "__":
+            return is_of_program(kind.__module__) and self._may_make(method)
         if method == "__repr__":
             return not self._words.isdisjoint(_TEXTS)
         return method in _OF_COPIES and not self._words.isdisjoint(_COPYING)
+
+    def _may_make(self, name: str) -> bool:
+        """Tell whether code that reads attributes by texts may make this one of its constants."""
+        if self._words.isdisjoint(_REFLECTION):
+            return False
+        return name in self._texts or (self._makes_names and any(text in name for text in self._texts))
 
     def _visit_values_of_class(self, value: Any, owner: str, reference: Callable[[], Any]) -> None:
         """Let values of an object's class count as its own, which may be set later."""

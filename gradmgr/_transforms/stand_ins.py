@@ -98,6 +98,21 @@ class CachingStandIn:
         return getattr(self._function, name)
 
 
+class IdentityStandIn:
+    """Stands for id(): that of an argument is another one in each call, so it is an obstacle."""
+
+    def __init__(self, capture: TensorCapture, arguments: Sequence[Any]) -> None:
+        self._capture = capture
+        self._arguments = set(map(id, arguments))
+        self._has_containers = any(isinstance(a, (list, dict)) for a in arguments)  # a function gets copies of these
+
+    def __call__(self, value: Any) -> int:
+        is_given = id(value) in self._arguments or isinstance(value, CapturedArray)
+        if self._capture.is_current() and (is_given or (self._has_containers and isinstance(value, (list, dict)))):
+            self._capture.add_obstacle("id() of an argument")
+        return id(value)
+
+
 class StandIns:
     """Puts stand-ins in the place of values, and takes them back.
 
@@ -116,8 +131,6 @@ class StandIns:
         self, capture: TensorCapture, given: Mapping[int, Any], arguments: Sequence[Any], *, sees_arrays: bool
     ) -> None:
         self._capture = capture
-        self._arguments = set(map(id, arguments))
-        self._has_containers = any(isinstance(a, (list, dict)) for a in arguments)  # a function gets copies of these
         self._sees_arrays = sees_arrays
         self.cached: list[CachedCall] = []
         self._given = given
@@ -125,7 +138,7 @@ class StandIns:
         self._made: dict[int, Any] = {}  # by the identity of a value: its stand-in, or itself
         self._replaced: list[tuple[Read, Write, Any, Any]] = []
         self._answering: list[tuple[dict[str, Any], str, Any]] = []  # globals, with what is in a built-in one's place
-        self._id = self._identity_of  # one object
+        self._id = IdentityStandIn(capture, arguments)
 
     def replace(self, read: Read, write: Write) -> None:
         """Let what `read` returns be a stand-in, or hold some, if there are any for it."""
@@ -142,13 +155,6 @@ class StandIns:
         answer = _is_instance if name == "isinstance" else self._id
         if variables.setdefault(name, answer) is answer:
             self._answering.append((variables, name, answer))
-
-    def _identity_of(self, value: Any) -> int:
-        """Do as id(); that of an argument is another one in each call."""
-        is_given = id(value) in self._arguments or isinstance(value, CapturedArray)
-        if self._capture.is_current() and (is_given or (self._has_containers and isinstance(value, (list, dict)))):
-            self._capture.add_obstacle("id() of an argument")
-        return id(value)
 
     def has(self, array: Any) -> bool:
         """Tell whether something stands for an array."""
