@@ -282,6 +282,7 @@ class TensorCapture(Capture):
             or to an array that the function reads by name.
         conditions: by the identity of an object, what the function has seen of it that is no Tensor.
         cleanups: what to call with the error where a replay fails amid its effects.
+        changes_state: whether the function changes what a condition has seen.
     """
 
     __slots__ = (
@@ -292,6 +293,7 @@ class TensorCapture(Capture):
         "_known",
         "_left",
         "_replayed",
+        "changes_state",
         "cleanups",
         "conditions",
         "reads",
@@ -304,6 +306,7 @@ class TensorCapture(Capture):
         self.sources: list[int | weakref.ref[Any]] = []
         self.cleanups: list[Callable[[BaseException], None]] = []
         self.conditions: dict[int, Condition] = {}
+        self.changes_state = False
         self._forget = partial(_forget, weakref.ref(self))
         self._known: dict[int, _Known] = {}  # by the identity of a tensor
         self._replayed: list[_Known] = []  # those that have a slot
@@ -367,6 +370,7 @@ class TensorCapture(Capture):
         for condition in self.conditions.values():
             if not condition.holds():
                 self.obstacles.append(f"the function changes {condition.what}")
+                self.changes_state = True
 
     def clean_up_by(self, method: Callable[[BaseException], None]) -> None:
         """Have a method called with the error where a replay fails amid its effects."""

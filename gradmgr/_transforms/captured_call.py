@@ -111,13 +111,18 @@ class CapturedCall:
 
     def obstacle(self) -> str | None:
         """Return why the calls cannot be made again; None where they can."""
-        if self.environment.obstacle is not None:
-            return self.environment.obstacle
+        found = self.environment.obstacle or self.environment.change
+        if found is not None:
+            return found
         try:
             self.capture.check_obstacles()
         except CaptureError as error:
             return f"{error}; return it instead, or compute with the Tensor"
         return None
+
+    def changes_state(self) -> bool:
+        """Tell whether the only obstacle seen is that it changes what it reads, as a first call may that makes it."""
+        return self.environment.obstacle is None and (self.environment.change is not None or self.capture.changes_state)
 
     def difference(self, other: CapturedCall) -> str | None:
         """Return how another capture of the same function differs; None where it does not."""

@@ -11,6 +11,7 @@ class CodeFacts(NamedTuple):
     """What the code of a function shows.
 
     Attributes:
+        code: the code.
         names: the globals and modules that it reads.
         words: all names in it, see `words_in`.
         texts: constants that may be names.
@@ -19,6 +20,7 @@ class CodeFacts(NamedTuple):
         questions: what it asks of arrays.
     """
 
+    code: types.CodeType
     names: Names
     words: set[str]
     texts: set[str]
@@ -30,7 +32,13 @@ class CodeFacts(NamedTuple):
 def facts_of(code: types.CodeType) -> CodeFacts:
     """Return what code shows."""
     return CodeFacts(
-        names_in(code), words_in(code), texts_in(code), _makes_names(code), identities_in(code), questions_in(code)
+        code,
+        names_in(code),
+        words_in(code),
+        texts_in(code),
+        _makes_names(code),
+        identities_in(code),
+        questions_in(code),
     )
 
 
@@ -147,7 +155,7 @@ def texts_in(code: types.CodeType) -> set[str]:
 
 
 # Functions that read attributes by the texts that they are given.
-_BY_TEXTS = frozenset(("attrgetter", "delattr", "getattr", "hasattr", "methodcaller", "setattr"))
+BY_TEXTS = frozenset(("attrgetter", "delattr", "getattr", "hasattr", "methodcaller", "setattr"))
 
 
 def _makes_names(code: types.CodeType) -> bool:
@@ -161,7 +169,7 @@ def _reads_by_variable(steps: list[Any], k: int) -> bool:
     """Tell whether an instruction loads a function that reads an attribute, or a dict, of which no constant is read."""
     if steps[k].argval == "__dict__" or (steps[k].argval == "vars" and steps[k].opname.startswith("LOAD_GLOBAL")):
         return True
-    if steps[k].argval not in _BY_TEXTS:
+    if steps[k].argval not in BY_TEXTS:
         return False
     given = list(itertools.takewhile(lambda step: not step.opname.startswith("CALL"), steps[k + 1 :]))
     return not any(step.opname in _CONSTANT and isinstance(step.argval, str) for step in given[-2:])

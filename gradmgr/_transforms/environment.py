@@ -35,10 +35,12 @@ class Environment:
 
     Attributes:
         obstacle: why what it reads cannot be compared; None where it can.
+        change: what the function itself has changed of it; None where nothing.
     """
 
     __slots__ = (
         *("_arguments", "_arrays", "_asking", "_asks_class", "_cached", "_given", "_identities", "_names", "_states"),
+        "change",
         "obstacle",
     )
 
@@ -47,6 +49,7 @@ class Environment:
         search.run((function, *arguments))
         self._identities = frozenset(search.compared) if search.compares_identity() else frozenset()
         self.obstacle = search.obstacle
+        self.change: str | None = None
         self._names: list[ComparedName | Setting] = []
         try:
             self._names += [name.note(search.closeness()) for name in search.names.values()]
@@ -91,7 +94,7 @@ class Environment:
         self._add_cached()
         changed = self._changed(name for name in self._names if not name.may_change)
         if changed is not None:
-            self.obstacle = f"the function changes {changed}, which it reads"
+            self.change = f"the function changes {changed}, which it reads"
         for a, checksum in self._arrays:
             if zlib.crc32(np.ascontiguousarray(a).tobytes()) != checksum:
                 self.obstacle = "the function writes to an array that it is not given as an argument; make it a Tensor"

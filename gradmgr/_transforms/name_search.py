@@ -23,7 +23,17 @@ import numpy as np
 
 from gradmgr._arrays.gpu import is_on_gpu
 from gradmgr._engine.tensor import Tensor
-from gradmgr._transforms.code_facts import EQUALITY, MAKING, PATTERN, TEXT, CodeFacts, facts_of, line_of, words_in
+from gradmgr._transforms.code_facts import (
+    BY_TEXTS,
+    EQUALITY,
+    MAKING,
+    PATTERN,
+    TEXT,
+    CodeFacts,
+    facts_of,
+    line_of,
+    words_in,
+)
 from gradmgr._transforms.compared import DEPTH, MOST, Closeness, ComparedName, reference_to
 from gradmgr._transforms.hidden_state import (
     asks_loggers,
@@ -93,7 +103,7 @@ _ANSWERED = frozenset(("id", "isinstance"))  # built-in functions that a capture
 _IDENTITY = frozenset(("id", "is_", "is_not"))
 _OF_MEMORY = frozenset(("flags", "setflags", "strides", "writeable"))
 
-_MOST_INSTALLED = 1000  # functions of installed libraries that are searched
+_MOST_INSTALLED = 300  # functions of installed libraries that are searched
 
 
 class Search:
@@ -120,7 +130,8 @@ class Search:
         self._installed: set[int] = set()  # code of installed libraries
         self._absent: dict[int, tuple[dict[str, Any], set[str]]] = {}  # globals that are read, and are not there
         self._code: types.CodeType | None = None  # that names what is visited
-        self._entry: tuple[types.CodeType, str] | None = None  # code of the program, and what it calls of a library
+        # Code of the program that calls a function of an installed library, the function, and the library.
+        self._entry: tuple[types.CodeType, str, str] | None = None
         self._seen: set[int] = set()
 
     def run(self, values: tuple[Any, ...]) -> None:
@@ -162,7 +173,8 @@ class Search:
         everything = not self._words.isdisjoint(_REFLECTION)
         for name in attributes_of(value):
             if name not in getattr(kind, "__dataclass_fields__", ()) and (name in self._words or everything):
-                self._refuse(f"it reads {name} of an argument, a {kind.__name__}, which is no field of it", name)
+                code = next((facts.code for facts in self._facts_of.values() if name in facts.words), None)
+                self._refuse(f"it reads {name} of an argument, a {kind.__name__}, which is no field of it", name, code)
 
     def _add_settings(self) -> None:
         """Add what code depends on that is of no object: names that are not there, options, registries."""
@@ -191,7 +203,10 @@ class Search:
     def _refuse(self, why: str, name: str, code: types.CodeType | None = None) -> None:
         """Note why what is read cannot be compared, with the line of the code that names it."""
         if self.obstacle is None:
-            code, name = self._entry or (code or self._code, name)
+            if self._entry is not None:
+                code, name, library = self._entry
+                why = f"it calls {name}() of {library}: {why}"
+            code = code or self._code
             self.obstacle = why if code is None else f"{why}, at {line_of(code, name.rpartition('.')[2])}"
 
     def _visit(self, value: Any, name: str, depth: int = DEPTH) -> None:
@@ -222,16 +237,18 @@ class Search:
             self._visit_object(value, name, depth)
 
     def _is_known(self, value: Any, name: str) -> bool:
-        """Tell whether a value need not be visited: a Tensor, or one that was."""
+        """Tell whether a value need not be visited: a Tensor, one that was, or any where the search is in vain."""
         if isinstance(value, (Tensor, np.ndarray)) and name != "an argument":
             self.compared.add(id(value))
         if isinstance(value, str) and self._makes_names:
             self._texts.update(part for part in value.split(".") if part.isidentifier())
-        return isinstance(value, Tensor) or id(value) in self._seen
+        return isinstance(value, Tensor) or id(value) in self._seen or self.obstacle is not None
 
     def _visit_class(self, kind: type, name: str) -> None:
         """Visit a class; if it is one of arrays or of their elements, code may ask for it."""
         is_known = kind.__name__ in _CLASSES and root_of(kind.__module__) in ("builtins", "numbers", "numpy")
+        if kind is str:
+            self._enter_known(kind)
         if kind is type or (is_known and not self._words.isdisjoint(_ASKING)):  # type() by another name
             self._asks = True
         self._visit_classes(kind, is_made=True)
@@ -305,9 +322,8 @@ class Search:
             self._add((id(value), "get"), name, functools.partial(value.get, _MISSING))
         elif isinstance(value, weakref.ReferenceType):
             self._add((id(value), "()"), name, value)
-        elif value is isinstance:  # by another name
-            self._words.add("isinstance")
         elif isinstance(value, (types.BuiltinMethodType, types.MethodWrapperType)):
+            self._enter_known(value)
             if not isinstance(value.__self__, (types.ModuleType, type)):
                 self._add_of_itself(value, "__self__", name)
         elif isinstance(value, (operator.attrgetter, operator.methodcaller)):
@@ -341,7 +357,7 @@ class Search:
         if is_of_program(module_of(function)):
             self._entry = None
         elif self._entry is None and self._code is not None:
-            self._entry = self._code, function.__name__
+            self._entry = self._code, function.__name__, root_of(module_of(function))
         self._code = function.__code__
         try:
             self._visit_code(function)
@@ -369,11 +385,12 @@ class Search:
                 read, write = functools.partial(getattr, function, name), functools.partial(setattr, function, name)
                 self._add((id(function), name), f"a default of {function.__name__}", read, write)
         if has_known_code(module):
+            self._enter_known(function)
             return
         if not is_of_program(module):
             self._installed.add(id(code))
             if len(self._installed) > _MOST_INSTALLED:
-                self._refuse(f"it calls {function.__name__}(), of {root_of(module)}, whose code is too much", "")
+                self._refuse("more code than is searched", "")
                 return
         for name in OF_FILES.intersection(code.co_names):
             self._refuse(f"it calls {name}(), which reads a file", name)
@@ -425,6 +442,11 @@ class Search:
             self._words.add("isinstance")
         self._catches = self._catches or facts.questions.catches
         return facts
+
+    def _enter_known(self, function: Any) -> None:
+        """Note what a function is called whose code is known, as code may call it by another name."""
+        self._words.add(function.__name__)
+        self._makes_names = self._makes_names or function.__name__ in BY_TEXTS
 
     def _add_count(self, value: Any, name: str) -> None:
         """Add how many attributes an object has, as a new one may hide that of a class, or be asked for."""
@@ -497,9 +519,10 @@ class Search:
         is_whole = _is_seen_whole(value)
         is_read = not is_of_library(type(value).__module__)  # whether the code of its class is
         everything = is_whole or not self._words.isdisjoint(_REFLECTION) or self._compares_whole(value)
+        is_unread = is_read and has_known_code(type(value).__module__)  # such as a progress bar, whose count may change
         for name in attributes_of(value):
             is_own = name.startswith("_") and root_of(type(value).__module__) == "gradmgr"  # of no use to programs
-            if name in self._words or (everything and not is_own):
+            if name in self._words or (everything and not is_own) or (is_unread and _is_number(value, name)):
                 write = None if is_whole else functools.partial(_set_attribute, reference, name)
                 read = functools.partial(_attribute, reference, name)
                 place = Attribute(reference, name) if name in getattr(value, "__dict__", ()) else None
@@ -605,6 +628,10 @@ def _may_be_replaced(name: str | None, variables: dict[str, Any]) -> bool:
         value = vars(value).get(part, _MISSING)
     kinds = (*BY_VALUE, *BY_TEXT, *BY_BYTES, *CONTAINERS, Tensor, np.ndarray)
     return value is _MISSING or isinstance(value, kinds)
+
+
+def _is_number(owner: Any, name: str) -> bool:
+    return isinstance(_attribute(lambda: owner, name), (*BY_VALUE, *BY_TEXT))
 
 
 def _content_of(cell: Any) -> Any:
