@@ -151,6 +151,10 @@ class _Method:
     def __hash__(self) -> int:
         return hash(self.__name__)
 
+    def is_of(self, package: str) -> bool:
+        """Tell whether the object is of a class of a package."""
+        return type(self._owner()).__module__.startswith(package)
+
     def __call__(self, *args: Any, **keywords: Any) -> Any:
         owner = self._owner()
         if owner is None:
@@ -185,6 +189,17 @@ class _Update(_Method):
 
 
 _READS = (array_of, grad_of, has_grad)
+
+
+def _increase(owner: Callable[[], Any], name: str, increase: int) -> None:
+    """Add to an attribute of an object."""
+    held = vars(owner())
+    held[name] += increase
+
+
+def _is_of_optimiser(call: Call) -> bool:
+    """Tell whether a call is that of an optimiser's method."""
+    return isinstance(call.function, _Method) and call.function.is_of("gradmgr.optim")
 
 
 class ObjectStandIn:
@@ -628,6 +643,14 @@ class TensorCapture(Capture):
         function = _Method(function) if isinstance(function, MethodType) else function
         self._append_effect(function, given, results, given_by_name)
         return made
+
+    def add_increase(self, owner: Callable[[], Any], name: str, increase: int) -> None:
+        """Append that an attribute of an object grows, which the function only adds to, and has added to now."""
+        if all(call.function is _increase or _is_of_optimiser(call) for call in self.whole_calls()):
+            self._write_all()
+            self._append_effect(_increase, (owner, name, increase))
+        else:  # which may read it in between
+            self.add_obstacle(f"{name} grows, which a function may read that is called each time,")
 
     def call_update(
         self, function: Callable[[], None], changes: Iterable[Tensor], update: Any, args: tuple[Any, ...], name: str

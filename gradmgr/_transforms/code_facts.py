@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import types
+from collections import Counter
 from typing import Any, NamedTuple
 
 
@@ -18,6 +19,7 @@ class CodeFacts(NamedTuple):
         makes_names: whether it reads attributes by texts other than constants of its own.
         identities: with what it compares identities, see `identities_in`.
         questions: what it asks of arrays.
+        counted: the attributes that it only adds to, as by `self.count += 1`.
     """
 
     code: types.CodeType
@@ -27,6 +29,7 @@ class CodeFacts(NamedTuple):
     makes_names: bool
     identities: set[str | None]
     questions: Questions
+    counted: set[str]
 
 
 def facts_of(code: types.CodeType) -> CodeFacts:
@@ -39,6 +42,7 @@ def facts_of(code: types.CodeType) -> CodeFacts:
         _makes_names(code),
         identities_in(code),
         questions_in(code),
+        _counted_in(code),
     )
 
 
@@ -152,6 +156,20 @@ def texts_in(code: types.CodeType) -> set[str]:
         elif isinstance(part, tuple):
             found.update([each for each in part if isinstance(each, str)])
     return {name for text in found for name in text.split(".") if name.isidentifier()}
+
+
+def _counted_in(code: types.CodeType) -> set[str]:
+    """Return the attributes that code adds to or takes from in place, and neither reads nor sets by other means."""
+    steps = _steps_of(code)
+    uses: Counter[str] = Counter(step.argval for step in steps if isinstance(step.argval, str))
+    adds: Counter[str] = Counter()
+    for k in range(2, len(steps)):
+        add, swap, store = steps[k - 2 : k + 1]
+        is_sum = add.opname == "BINARY_OP" and add.argrepr in ("+=", "-=")
+        if is_sum and swap.opname == "SWAP" and store.opname == "STORE_ATTR":
+            adds[store.argval] += 1
+    inner = [words_in(part) for part in code.co_consts if isinstance(part, types.CodeType)]
+    return {name for name, count in adds.items() if uses[name] == 2 * count}.difference(*inner)
 
 
 # Functions that read attributes by the texts that they are given.

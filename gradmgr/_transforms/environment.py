@@ -22,7 +22,7 @@ from gradmgr._engine.tensor_capture import TensorCapture
 from gradmgr._transforms.code_facts import line_of
 from gradmgr._transforms.compared import ComparedName, is_comparable, is_unchanging
 from gradmgr._transforms.name_search import CHANGES_UNSEEN, Search
-from gradmgr._transforms.name_tests import write_test
+from gradmgr._transforms.name_tests import Attribute, write_test
 from gradmgr._transforms.settings import Setting
 from gradmgr._transforms.sources import is_large_array
 from gradmgr._transforms.stand_ins import CachedCall, StandIns, large_arrays_in, release
@@ -39,9 +39,8 @@ class Environment:
     """
 
     __slots__ = (
-        *("_arguments", "_arrays", "_asking", "_asks_class", "_cached", "_given", "_identities", "_names", "_states"),
-        "change",
-        "obstacle",
+        *("_arguments", "_arrays", "_asking", "_asks_class", "_cached", "_counters", "_given", "_identities", "_names"),
+        *("_states", "change", "obstacle"),
     )
 
     def __init__(self, function: Any, arguments: Sequence[Any] = (), containers: Sequence[Any] = ()) -> None:
@@ -51,8 +50,12 @@ class Environment:
         self.obstacle = search.obstacle
         self.change: str | None = None
         self._names: list[ComparedName | Setting] = []
+        self._counters: list[tuple[Attribute, int]] = []
         try:
-            self._names += [name.note(search.closeness()) for name in search.names.values()]
+            found = [name.note(search.closeness()) for name in search.names.values()]
+            counters = [name for name in found if search.is_counter(name)]
+            self._names += [name for name in found if name not in counters]
+            self._counters += [(name.place, name.read()) for name in counters]
         except Exception as error:
             self.obstacle = f"something that it reads raises {type(error).__name__} where it is compared"
         self._asking = list(search.asking.values())
@@ -84,6 +87,11 @@ class Environment:
     @staticmethod
     def _changed(names: Iterable[ComparedName | Setting]) -> str | None:
         return next((name.name for name in names if not name.is_same()), None)
+
+    def counted(self) -> list[tuple[Attribute, int]]:
+        """Return the attributes to which the function only adds that it has changed, and by how much."""
+        now = [(place, vars(place.owner()).get(place.name, before), before) for place, before in self._counters]
+        return [(place, after - before) for place, after, before in now if type(after) is int and after != before]
 
     def settle(self, known: Iterable[Any]) -> None:
         """Note as an obstacle what the function has changed since, unseen by a capture, and drop what only this needs.

@@ -196,6 +196,16 @@ class Search:
         """Tell whether code may ask whether two values are the same object."""
         return self._compares or not self._words.isdisjoint(_IDENTITY)
 
+    def is_counter(self, name: ComparedName | Setting) -> bool:
+        """Tell whether a name stands for an attribute of an object to which code only adds, and which nothing reads."""
+        place = name.place
+        if not isinstance(place, Attribute) or type(name.read()) is not int or not self._words.isdisjoint(_REFLECTION):
+            return False
+        kind = type(place.owner())
+        is_plain = kind.__setattr__ is object.__setattr__ and not hasattr(kind, place.name)
+        uses = [facts.counted for facts in self._facts_of.values() if place.name in facts.words]
+        return is_plain and bool(uses) and all(place.name in counted for counted in uses)
+
     def closeness(self) -> Closeness:
         """Return what the code that was found compares besides values."""
         return Closeness(self.compares_identity(), flags=not self._words.isdisjoint(_OF_MEMORY))

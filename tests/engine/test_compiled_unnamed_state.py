@@ -620,6 +620,68 @@ def test_what_the_first_call_of_a_kind_makes_is_captured_once_more() -> None:
     assert "2 variants" in compiled.explain() or "3 variants" in compiled.explain()
 
 
+class Trainer:
+    """An object that counts its steps."""
+
+    def __init__(self) -> None:
+        self.steps = self.examples = 0
+        self.w = tensor([1.0, 2.0, 3.0])
+        self.manager, self.optimizer = GradManager().attach(self.w), optim.Adam([self.w], lr=0.1)
+
+    def step(self, x: Any) -> Any:
+        with self.manager:
+            loss = np.sum(self.w * x)
+            self.manager.backward(loss)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        self.steps += 1
+        self.examples += len(x)
+        return loss
+
+    def step_if_positive(self, x: Any) -> Any:
+        if np.sum(x) > 0:
+            self.steps += 2
+        return x * 2
+
+    def step_that_reads(self, x: Any) -> Any:
+        self.steps += 1
+        return x * self.steps
+
+    def step_with_a_hook(self, x: Any) -> Any:
+        with self.manager:
+            y = self.w * x
+            y.register_hook(self.count)
+            self.manager.backward(np.sum(y))
+        self.steps += 1
+        return x * 2
+
+    def count(self, g: Any) -> Any:
+        self.examples += 1
+        return g
+
+
+@pytest.mark.parametrize("method", ["step", "step_if_positive"])
+def test_attributes_that_only_count_are_counted_by_a_replay(method: str) -> None:
+    trainer, other = Trainer(), Trainer()
+    compiled = compile(getattr(trainer, method))
+    for k, x in enumerate(tensors(count=9)):
+        same(compiled(x), getattr(other, method)(x))
+        assert (trainer.steps, trainer.examples) == (other.steps, other.examples)
+        if k == 6:
+            trainer.steps = other.steps = 100
+    assert "calls:" in compiled.explain()
+
+
+@pytest.mark.parametrize("method", ["step_that_reads", "step_with_a_hook"])
+def test_attributes_that_others_may_read_are_not_counted_by_a_replay(method: str) -> None:
+    trainer, other = Trainer(), Trainer()
+    compiled = compile(getattr(trainer, method))
+    with refusal(r"changes an argument\.steps|steps grows|changes an argument\.examples"):
+        for x in tensors(count=5):
+            same(compiled(x), getattr(other, method)(x))
+            assert (trainer.steps, trainer.examples) == (other.steps, other.examples)
+
+
 def test_signs_of_nan_are_no_reason_to_refuse() -> None:
     compiled = compile(step := lambda x: np.sum(x) + np.sum(x * 2))
     with warnings.catch_warnings():
