@@ -490,9 +490,9 @@ class Search:
             self._add_global(variables, name)
 
     def _add_global(self, variables: dict[str, Any], name: str, owner: str = "") -> None:
-        """Add a global; of code of installed libraries, which stays as it is, only what that reads."""
+        """Add a global; of functions that libraries call themselves, only what they read."""
         is_code = isinstance(variables.get(name), (types.FunctionType, types.ModuleType, type))
-        if is_code and not is_of_program(variables.get("__name__")):
+        if is_code and self._entry is not None:
             self._visit(variables[name], name)
             return
         write = functools.partial(operator.setitem, variables, name)
