@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import types
 from collections import Counter
@@ -9,15 +10,19 @@ from typing import Any, NamedTuple
 
 
 class CodeFacts(NamedTuple):
-    """What the code of a function shows.
+    """What the code of a function shows, and that of the functions that it defines.
 
     Attributes:
         code: the code.
         names: the globals and modules that it reads.
-        words: all names in it, see `words_in`.
+        words: the names of globals and attributes in it. Where it makes texts of values by itself, as an f-string does,
+            TEXT is among them; where it compares two values of which none is a constant, EQUALITY; where it looks into
+            objects by a pattern without names, PATTERN; where it makes objects of the class of others, as by
+            `type(x)(parts)`, MAKING.
         texts: constants that may be names.
         makes_names: whether it reads attributes by texts other than constants of its own.
-        identities: with what it compares identities, see `identities_in`.
+        identities: with what it compares the identity of values, by `is`: names, dotted ones too; None for all else. A
+            comparison with a constant, such as None, does not count.
         questions: what it asks of arrays.
         counted: the attributes that it only adds to, as by `self.count += 1`.
     """
@@ -34,20 +39,48 @@ class CodeFacts(NamedTuple):
 
 def facts_of(code: types.CodeType) -> CodeFacts:
     """Return what code shows."""
-    return CodeFacts(
+    steps = _steps_of(code)
+    found = CodeFacts(
         code,
-        names_in(code),
-        words_in(code),
-        texts_in(code),
-        _makes_names(code),
-        identities_in(code),
-        questions_in(code),
-        _counted_in(code),
+        _names_in(steps),
+        set(code.co_names) | _unnamed_in(code, steps),
+        _texts_in(code),
+        any(_reads_by_variable(steps, k) for k in range(len(steps))),
+        {_loaded(steps[:k]) for k, step in enumerate(steps) if step.opname == "IS_OP"} - {""},
+        _questions_in(code, steps),
+        _counted_in(steps),
+    )
+    inner = [facts_of(part) for part in code.co_consts if isinstance(part, types.CodeType)]
+    return functools.reduce(_merged, inner, found)
+
+
+def _merged(one: CodeFacts, other: CodeFacts) -> CodeFacts:
+    """Return what code shows together with code in it."""
+    for name, attributes in other.names.read.items():
+        one.names.read.setdefault(name, set()).update(attributes)
+    one.names.imported.update(other.names.imported)
+    one.names.assigned.update(other.names.assigned)
+    return CodeFacts(
+        one.code,
+        one.names,
+        one.words | other.words,
+        one.texts | other.texts,
+        one.makes_names or other.makes_names,
+        one.identities | other.identities,
+        Questions(*[a or b for a, b in zip(one.questions, other.questions, strict=True)]),
+        (one.counted - other.words) | (other.counted - one.words),
     )
 
 
+def _steps_of(code: types.CodeType) -> list[Any]:
+    """Return the instructions of code that do something."""
+    import dis  # deferred: few functions are compiled
+
+    return [step for step in dis.get_instructions(code) if step.opname not in ("PRECALL", "CACHE", "EXTENDED_ARG")]
+
+
 class Names(NamedTuple):
-    """What the code of a function, and of those that it defines, reads by name.
+    """What code reads by name.
 
     Attributes:
         read: by the name of a global, which attributes of it are read at once; None stands for other uses.
@@ -60,14 +93,11 @@ class Names(NamedTuple):
     assigned: set[str]
 
 
-def names_in(code: types.CodeType) -> Names:
-    """Return the globals and modules that code reads by name."""
-    import dis  # deferred: few functions are compiled
-
+def _names_in(steps: list[Any]) -> Names:
     names = Names({}, set(), set())
     before: str | None = None
-    for instruction in dis.get_instructions(code):
-        operation, name = instruction.opname, instruction.argval
+    for step in steps:
+        operation, name = step.opname, step.argval
         if before is not None:
             is_attribute = operation.startswith(("LOAD_ATTR", "LOAD_METHOD"))
             names.read.setdefault(before, set()).add(name if is_attribute else None)
@@ -78,12 +108,6 @@ def names_in(code: types.CodeType) -> Names:
             if operation == "IMPORT_NAME":
                 names.imported.add(name)
             before = name
-    for inner in [part for part in code.co_consts if isinstance(part, types.CodeType)]:
-        found = names_in(inner)
-        names.imported.update(found.imported)
-        names.assigned.update(found.assigned)
-        for name, attributes in found.read.items():
-            names.read.setdefault(name, set()).update(attributes)
     return names
 
 
@@ -92,28 +116,16 @@ TEXT, EQUALITY, PATTERN, MAKING = "<text>", "<equality>", "<pattern>", "<making>
 _CONSTANT = ("LOAD_CONST", "LOAD_SMALL_INT")
 
 
-def words_in(code: types.CodeType) -> set[str]:
-    """Return the names of globals and attributes in the code of a function, and of those that it defines.
-
-    Where it makes texts of values by itself, as an f-string does, TEXT is among them; where it compares two values of
-    which none is a constant, EQUALITY; where it looks into objects by a pattern without names, PATTERN; where it makes
-    objects of the class of others, as by `type(x)(parts)`, MAKING.
-    """
-    inner = [part for part in code.co_consts if isinstance(part, types.CodeType)]
-    return set(code.co_names).union(_unnamed_in(code), *map(words_in, inner))
-
-
-def _unnamed_in(code: types.CodeType) -> set[str]:
+def _unnamed_in(code: types.CodeType, steps: list[Any]) -> set[str]:
     """Return what the instructions of code ask for without a name; the names in patterns, too."""
     found: set[str] = set()
-    steps = _steps_of(code)
     if any(_makes_of_class(steps, k) for k in range(len(steps))):
         found.add(MAKING)
+    has_fields = any(isinstance(part, (str, bytes)) and "%" in str(part) for part in code.co_consts)
     for before, step in itertools.pairwise(steps):
         operation = step.opname
-        if operation.startswith(("FORMAT_", "CONVERT_VALUE")) or (
-            operation == "BINARY_OP" and step.argrepr.startswith("%") and _has_text_with_fields(code)
-        ):
+        fills = has_fields and operation == "BINARY_OP" and step.argrepr.startswith("%")
+        if fills or operation.startswith(("FORMAT_", "CONVERT_VALUE")):
             found.add(TEXT)
         elif operation in ("COMPARE_OP", "CONTAINS_OP") and before.opname not in _CONSTANT:
             found.add(EQUALITY)
@@ -134,53 +146,27 @@ def _makes_of_class(steps: list[Any], k: int) -> bool:
     return _is_called(steps, k) or any(step.opname.startswith("STORE_") for step in steps[k + 3 : k + 4])
 
 
-def _steps_of(code: types.CodeType) -> list[Any]:
-    """Return the instructions of code that do something."""
-    import dis  # deferred: few functions are compiled
-
-    return [step for step in dis.get_instructions(code) if step.opname not in ("PRECALL", "CACHE", "EXTENDED_ARG")]
-
-
-def _has_text_with_fields(code: types.CodeType) -> bool:
-    return any(isinstance(part, (str, bytes)) and "%" in str(part) for part in code.co_consts)
-
-
-def texts_in(code: types.CodeType) -> set[str]:
-    """Return the constants of code, and of the functions that it defines, that may be names, or hold some."""
+def _texts_in(code: types.CodeType) -> set[str]:
+    """Return the constants of code that may be names, or hold some."""
     found: set[str] = set()
     for part in code.co_consts:
-        if isinstance(part, types.CodeType):
-            found |= texts_in(part)
-        elif isinstance(part, str):
-            found.add(part)
-        elif isinstance(part, tuple):
-            found.update([each for each in part if isinstance(each, str)])
+        found.update([each for each in (part if isinstance(part, tuple) else (part,)) if isinstance(each, str)])
     return {name for text in found for name in text.split(".") if name.isidentifier()}
 
 
-def _counted_in(code: types.CodeType) -> set[str]:
+def _counted_in(steps: list[Any]) -> set[str]:
     """Return the attributes that code adds to or takes from in place, and neither reads nor sets by other means."""
-    steps = _steps_of(code)
     uses: Counter[str] = Counter(step.argval for step in steps if isinstance(step.argval, str))
     adds: Counter[str] = Counter()
-    for k in range(2, len(steps)):
-        add, swap, store = steps[k - 2 : k + 1]
+    for add, swap, store in zip(steps, steps[1:], steps[2:], strict=False):
         is_sum = add.opname == "BINARY_OP" and add.argrepr in ("+=", "-=")
         if is_sum and swap.opname == "SWAP" and store.opname == "STORE_ATTR":
             adds[store.argval] += 1
-    inner = [words_in(part) for part in code.co_consts if isinstance(part, types.CodeType)]
-    return {name for name, count in adds.items() if uses[name] == 2 * count}.difference(*inner)
+    return {name for name, count in adds.items() if uses[name] == 2 * count}
 
 
 # Functions that read attributes by the texts that they are given.
 BY_TEXTS = frozenset(("attrgetter", "delattr", "getattr", "hasattr", "methodcaller", "setattr"))
-
-
-def _makes_names(code: types.CodeType) -> bool:
-    """Tell whether code, or what it defines, reads attributes by texts other than constants of its own."""
-    steps = _steps_of(code)
-    inner = [part for part in code.co_consts if isinstance(part, types.CodeType)]
-    return any(_reads_by_variable(steps, k) for k in range(len(steps))) or any(map(_makes_names, inner))
 
 
 def _reads_by_variable(steps: list[Any], k: int) -> bool:
@@ -191,16 +177,6 @@ def _reads_by_variable(steps: list[Any], k: int) -> bool:
         return False
     given = list(itertools.takewhile(lambda step: not step.opname.startswith("CALL"), steps[k + 1 :]))
     return not any(step.opname in _CONSTANT and isinstance(step.argval, str) for step in given[-2:])
-
-
-def identities_in(code: types.CodeType) -> set[str | None]:
-    """Return with what code compares the identity of values, by `is`: names, dotted ones too; None for all else.
-
-    A comparison with a constant, such as None, does not count.
-    """
-    steps = _steps_of(code)
-    found = {_loaded(steps[:k]) for k, step in enumerate(steps) if step.opname == "IS_OP"} - {""}
-    return found.union(*[identities_in(part) for part in code.co_consts if isinstance(part, types.CodeType)])
 
 
 def _loaded(steps: list[Any]) -> str | None:
@@ -241,13 +217,9 @@ _TELLING = frozenset(
 )
 
 
-def questions_in(code: types.CodeType) -> Questions:
-    """Return what code, and that of the functions that it defines, may learn of an array."""
-    found = [questions_in(part) for part in code.co_consts if isinstance(part, types.CodeType)]
-    steps = _steps_of(code)
-    asks = any(each.asks for each in found) or _names_telling(code) or _may_suppress(code, steps)
-    matches = any(each.matches for each in found)
-    catches = any(each.catches for each in found)
+def _questions_in(code: types.CodeType, steps: list[Any]) -> Questions:
+    asks = _names_telling(code) or _may_suppress(code, steps)
+    matches = catches = False
     for k, (before, step) in enumerate(itertools.pairwise(steps)):
         is_type = before.argval == "type" and before.opname.startswith(("LOAD_GLOBAL", "LOAD_NAME"))
         is_type = is_type and not _is_called(steps, k)

@@ -32,7 +32,6 @@ from gradmgr._transforms.code_facts import (
     CodeFacts,
     facts_of,
     line_of,
-    words_in,
 )
 from gradmgr._transforms.compared import DEPTH, MOST, Closeness, ComparedName, reference_to
 from gradmgr._transforms.hidden_state import (
@@ -616,7 +615,7 @@ class Search:
             return
         for name, found in vars(cls).items():
             if name in self._words and name.startswith("get_") and isinstance(found, types.FunctionType):
-                self._words |= words_in(found.__code__)
+                self._words |= facts_of(found.__code__).words
 
 
 def _parts_of(value: Any) -> tuple[Any, ...]:
