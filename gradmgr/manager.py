@@ -246,6 +246,7 @@ class GradManager(_Recording):
         >>> gm.attached_tensors()
         [Tensor(3.)]
         """
+        see(self, _state_of, "what is attached to a GradManager")
         return self._attachments.tensors()
 
     def clear_grad(self) -> None:

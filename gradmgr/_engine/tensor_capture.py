@@ -151,6 +151,10 @@ class _Method:
     def __hash__(self) -> int:
         return hash(self.__name__)
 
+    def is_of(self, package: str) -> bool:
+        """Tell whether the object is of a class of a package."""
+        return type(self._owner()).__module__.startswith(package)
+
     def __call__(self, *args: Any, **keywords: Any) -> Any:
         owner = self._owner()
         if owner is None:
@@ -185,6 +189,17 @@ class _Update(_Method):
 
 
 _READS = (array_of, grad_of, has_grad)
+
+
+def _increase(owner: Callable[[], Any], name: str, increase: int) -> None:
+    """Add to an attribute of an object."""
+    held = vars(owner())
+    held[name] += increase
+
+
+def _is_of_optimiser(call: Call) -> bool:
+    """Tell whether a call is that of an optimiser's method."""
+    return isinstance(call.function, _Method) and call.function.is_of("gradmgr.optim")
 
 
 class ObjectStandIn:
@@ -282,6 +297,7 @@ class TensorCapture(Capture):
             or to an array that the function reads by name.
         conditions: by the identity of an object, what the function has seen of it that is no Tensor.
         cleanups: what to call with the error where a replay fails amid its effects.
+        changes_state: whether the function changes what a condition has seen.
     """
 
     __slots__ = (
@@ -292,6 +308,7 @@ class TensorCapture(Capture):
         "_known",
         "_left",
         "_replayed",
+        "changes_state",
         "cleanups",
         "conditions",
         "reads",
@@ -304,6 +321,7 @@ class TensorCapture(Capture):
         self.sources: list[int | weakref.ref[Any]] = []
         self.cleanups: list[Callable[[BaseException], None]] = []
         self.conditions: dict[int, Condition] = {}
+        self.changes_state = False
         self._forget = partial(_forget, weakref.ref(self))
         self._known: dict[int, _Known] = {}  # by the identity of a tensor
         self._replayed: list[_Known] = []  # those that have a slot
@@ -367,6 +385,7 @@ class TensorCapture(Capture):
         for condition in self.conditions.values():
             if not condition.holds():
                 self.obstacles.append(f"the function changes {condition.what}")
+                self.changes_state = True
 
     def clean_up_by(self, method: Callable[[BaseException], None]) -> None:
         """Have a method called with the error where a replay fails amid its effects."""
@@ -624,6 +643,14 @@ class TensorCapture(Capture):
         function = _Method(function) if isinstance(function, MethodType) else function
         self._append_effect(function, given, results, given_by_name)
         return made
+
+    def add_increase(self, owner: Callable[[], Any], name: str, increase: int) -> None:
+        """Append that an attribute of an object grows, which the function only adds to, and has added to now."""
+        if all(call.function is _increase or _is_of_optimiser(call) for call in self.whole_calls()):
+            self._write_all()
+            self._append_effect(_increase, (owner, name, increase))
+        else:  # which may read it in between
+            self.add_obstacle(f"{name} grows, which a function may read that is called each time,")
 
     def call_update(
         self, function: Callable[[], None], changes: Iterable[Tensor], update: Any, args: tuple[Any, ...], name: str
@@ -905,6 +932,13 @@ def see(owner: Any, read: Callable[[Any], Any], what: str) -> None:
     capture = capturing()
     if capture is not None:
         capture.see(owner, read, what)
+
+
+def refuse_in_replay(what: str) -> None:
+    """Note, while a function is captured, that its calls cannot be made again because of what it reads now."""
+    capture = capturing()
+    if capture is not None:
+        capture.add_obstacle(what)
 
 
 def call_whole(function: Callable[..., Any], *args: Any, changes: Iterable[Tensor] | None = None) -> Any:

@@ -38,6 +38,7 @@ class CapturedCall:
         generators: from which the calls draw.
         tensors: weak references to the Tensors among the arguments, by number.
         named: likewise the arrays among them for which a name stands, too.
+        known: likewise Tensors and arrays among them for which a name stands, where code asks whether it is the same.
         may_decide: whether kernels were allowed to add guards: see Capture.
     """
 
@@ -51,7 +52,8 @@ class CapturedCall:
         self.named: dict[int, weakref.ref[Any]] = {}
         self.tensors = {k: weakref.ref(t) for k, t in enumerate(signature.leaves) if isinstance(t, Tensor)}
         args, keywords = signature.filled(signature.leaves)
-        self.environment = Environment(function, signature.leaves)
+        self.environment = Environment(function, signature.leaves, signature.containers())
+        self.known = self.environment.known(signature.leaves)
         self.is_captured = True
         if self.environment.obstacle is None:
             self.is_captured = run_captured(self.capture, self._call, function, signature)
@@ -78,7 +80,9 @@ class CapturedCall:
         args, keywords = signature.filled(leaves)
         state = current()
         pairs = zip(signature.leaves, leaves, strict=True)
-        given = {id(a): made for a, made in pairs if is_large_array(a) and isinstance(made, CapturedArray)}
+        asked = self.environment.identities()
+        arrays = [(a, made) for a, made in pairs if isinstance(made, CapturedArray)]
+        given = {id(a): made for a, made in arrays if is_large_array(a) or id(a) in asked}
         restore, named = self.environment.replace(self.capture, given)
         self.named = {k: weakref.ref(a) for k, a in enumerate(signature.leaves) if id(a) in named}
         try:
@@ -100,6 +104,8 @@ class CapturedCall:
             self.capture.obstacles.append("the function changes a list or a dict that it is given")
         if current() is not state:
             self.capture.obstacles.append("a recording that begins in the function goes on after it")
+        for place, increase in self.environment.counted():
+            self.capture.add_increase(place.owner, place.name, increase)
         found = [self.capture.result_of(leaf) for leaf in leaves_of(tree)]
         self.result = rebuilt(tree, iter([value for value, _ in found]))
         self.slots = [slot for _, slot in found]
@@ -107,19 +113,26 @@ class CapturedCall:
 
     def obstacle(self) -> str | None:
         """Return why the calls cannot be made again; None where they can."""
-        if self.environment.obstacle is not None:
-            return self.environment.obstacle
+        found = self.environment.obstacle or self.environment.change
+        if found is not None:
+            return found
         try:
             self.capture.check_obstacles()
         except CaptureError as error:
             return f"{error}; return it instead, or compute with the Tensor"
         return None
 
+    def changes_state(self) -> bool:
+        """Tell whether the only obstacle seen is that it changes what it reads, as a first call may that makes it."""
+        return self.environment.obstacle is None and (self.environment.change is not None or self.capture.changes_state)
+
     def difference(self, other: CapturedCall) -> str | None:
         """Return how another capture of the same function differs; None where it does not."""
         found = difference(self.capture, other.capture)
         if found is None and not _are_alike(self.capture.sources, other.capture.sources):
             return "which Tensors it reads"
+        if found is None and self.known.keys() != other.known.keys():
+            return "which arguments have names, too"
         if found is None and not (len(self.slots) == len(other.slots) and all(map(_is_same, self.slots, other.slots))):
             return "what it returns"
         return found
@@ -128,6 +141,7 @@ class CapturedCall:
         """Tell whether it is known why another capture, an earlier one, differs."""
         return (
             is_branch(self.capture, other.capture)
+            or self.known.keys() != other.known.keys()
             or other.environment.changed() is not None
             or not all(condition.holds() for condition in other.capture.conditions.values())
             or self._reads_argument_of(other)
@@ -144,7 +158,8 @@ class CapturedCall:
 
         They are arrays, and Tensors that are the same in both.
         """
-        return self.named | {k: t for k, t in self.tensors.items() if t() is not None and t() is other.tensors[k]()}
+        same = {k: t for k, t in self.tensors.items() if t() is not None and t() is other.tensors[k]()}
+        return self.named | self.known | same
 
 
 def _are_alike(one: list[Any], other: list[Any]) -> bool:

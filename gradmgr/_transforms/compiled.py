@@ -54,10 +54,11 @@ class _Variants:
         waiting: calls that were captured, until a second one is the same.
         refused: why these calls are not replayed; None where they are, or may be.
         fits: tells, without a signature, whether positional arguments have this one; it may say no where they have.
+        may_change: whether a call may still change what it reads, as one that fills a cache.
         may_decide: whether kernels may add guards, as long as no guard has found another value: see Capture.
     """
 
-    __slots__ = ("fits", "key", "may_decide", "programs", "refused", "waiting")
+    __slots__ = ("fits", "key", "may_change", "may_decide", "programs", "refused", "waiting")
 
     def __init__(self, key: Any) -> None:
         self.key = key
@@ -65,7 +66,7 @@ class _Variants:
         self.waiting: list[CapturedCall] = []
         self.refused: str | None = None
         self.fits: Callable[[tuple[Any, ...]], bool] = _never
-        self.may_decide = True
+        self.may_change = self.may_decide = True
 
 
 class Compiled:
@@ -156,7 +157,10 @@ class Compiled:
         """Make a program of a call that was captured if another one was the same; else keep it until one is."""
         obstacle = made.obstacle()
         if obstacle is not None:
-            self._refuse(variants, obstacle)
+            if variants.may_change and made.changes_state():
+                variants.may_change = False  # once: it may make what later calls find
+            else:
+                self._refuse(variants, obstacle)
             return
         for before in variants.waiting.copy():
             difference = made.difference(before)

@@ -14,6 +14,7 @@ import re
 import sys
 import threading
 import types
+import warnings
 import weakref
 from collections import defaultdict, deque
 from contextvars import ContextVar
@@ -60,6 +61,7 @@ _OF_NUMPY = frozenset(
         *("geterrcall", "load", "loadtxt", "memmap", "open_memmap"),
     )
 )
+_OF_WARNINGS = frozenset(("filters", "formatwarning", "onceregistry", "showwarning"))
 _OF_LOGGING = frozenset(("getEffectiveLevel", "getLevelName", "hasHandlers", "isEnabledFor", "level"))
 # Methods by which a path is looked up.
 _OF_PATHS = frozenset(
@@ -174,6 +176,8 @@ def hidden_read(module: types.ModuleType, attributes: set[str | None]) -> str | 
     """Return which of these attributes of a module, which code names, gives what cannot be compared."""
     if module is np:
         found = sorted(name for name in attributes if name in _OF_NUMPY)
+    elif module is warnings:
+        found = sorted(str(name) for name in attributes if name in _OF_WARNINGS)
     elif module is sys:
         found = sorted(str(name) for name in attributes if name not in _OF_SYS)
     else:

@@ -44,6 +44,29 @@ class CountOfAttributes(NamedTuple):
     owner: Callable[[], Any]
 
 
+class OfClass(NamedTuple):
+    """The bases of a class, and how many attributes stand in its dict."""
+
+    owner: type
+    bases: tuple[type, ...]
+    attributes: int
+
+
+class Result(NamedTuple):
+    """What a function gave: the same object, or an equal one."""
+
+    read: Callable[[], Any]
+    value: Any
+    is_same_object: bool
+
+
+class AbsentGlobals(NamedTuple):
+    """Names that are not among globals."""
+
+    variables: dict[str, Any]
+    names: tuple[str, ...]
+
+
 class Value(Protocol):
     """What a value was.
 
@@ -103,9 +126,24 @@ class _Writer:
         return found
 
     def _write(self, name: Name) -> None:
-        read = self._reading(name.place)
-        differs = None if read is None else self._difference(name.value, read)
+        differs = self._changed_setting(name.place)
+        if differs is None:
+            read = self._reading(name.place)
+            differs = None if read is None else self._difference(name.value, read)
         self._lines.append(f"if {differs or f'not {self._constant(name.is_same)}()'}: return False")
+
+    def _changed_setting(self, place: Any) -> str | None:
+        """Write a test that is true where what stands in a place is not what the place itself says; else None."""
+        if isinstance(place, OfClass):
+            kind, bases = self._constant(place.owner, "class"), self._constant(place.bases)
+            return f"{kind}.__mro__ is not {bases} or len({kind}.__dict__) != {place.attributes}"
+        if isinstance(place, Result):
+            comparison = "is not" if place.is_same_object else "!="
+            return f"{self._constant(place.read, 'read')}() {comparison} {self._constant(place.value)}"
+        if isinstance(place, AbsentGlobals):
+            variables = self._constant(place.variables, "globals")
+            return " or ".join([f"{name!r} in {variables}" for name in place.names])
+        return None
 
     def _reading(self, place: Any) -> str | None:
         """Write what a name stands for; None where that takes a call."""
@@ -132,13 +170,11 @@ class _Writer:
 
     def _difference(self, value: Value, read: str) -> str | None:
         """Write a test that is true where what is read is not the value; None where that takes a call."""
-        if value.reference is not None and value.parts is not None:
-            return None
-        if value.reference is not None:
+        if value.reference is not None and value.parts is None:
             differs = self._is_other(value, f"(x := {read})")
             if value.content is None:
                 return differs
-            if value.kind is not np.ndarray:
+            if value.kind is not np.ndarray or len(value.content) != 3:
                 return None
             data, shape, dtype = map(self._constant, value.content)
             return f"{differs} or x.tobytes() != {data} or x.shape != {shape} or x.dtype is not {dtype}"
@@ -147,6 +183,8 @@ class _Writer:
         if value.value is not None or value.kind is type(None):
             return f"{read} is not {self._constant(value.value)}"
         kind = self._constant(value.kind, value.kind.__name__)
+        if not isinstance(value.content, value.kind):  # of a NumPy scalar its bits, of a range its text
+            return None
         return f"(x := {read}).__class__ is not {kind} or x != {self._constant(value.content)}"
 
     def _is_other(self, value: Value, read: str) -> str:
@@ -164,7 +202,9 @@ class _Writer:
         if any(part.reference is None or part.content is not None or part.parts is not None for part in parts):
             return None
         names = [f"p{k}" for k in range(len(parts))]
-        kind = value.kind.__name__
-        self._lines.append(f"if (x := {read}).__class__ is not {kind} or len(x) != {len(parts)}: return False")
+        is_other = f"(x := {read}).__class__ is not {value.kind.__name__}"
+        if value.reference is not None:
+            is_other = self._is_other(value, f"(x := {read})")
+        self._lines.append(f"if {is_other} or len(x) != {len(parts)}: return False")
         self._lines.append(f"{', '.join(names)}, = x")
         return " or ".join([self._is_other(part, name) for part, name in zip(parts, names, strict=True)])

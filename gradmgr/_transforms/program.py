@@ -18,6 +18,7 @@ from gradmgr._arrays.captured import (
     GuardError,
     Slot,
     adds_in_any_order,
+    is_same_array,
     name_of,
 )
 from gradmgr._arrays.gpu import have_same_bits, is_on_gpu
@@ -74,6 +75,7 @@ class Program:
         # Of arrays it does not matter who else has them, unless some are written to.
         may_clash = made.tensors or self._writes_over_inputs
         self._outer = {id(t) for source in self._references if (t := source()) is not None} if may_clash else set()
+        self._outer |= made.environment.identities() - {id(each()) for each in made.known.values()}
         self._cleanups = capture.cleanups
         self._generators = made.generators
         self._has_effects = any(call.has_effect for call in capture.calls)
@@ -345,7 +347,4 @@ def _same_bits(one: Any, other: Any) -> bool:
     if is_on_gpu(one) or is_on_gpu(other):  # compared where they are
         is_alike = one.__class__ is other.__class__ and (one.shape, one.dtype) == (other.shape, other.dtype)
         return is_alike and have_same_bits(one, other)
-    one, other = np.asarray(one), np.asarray(other)
-    if one.dtype != other.dtype or one.shape != other.shape:
-        return False
-    return bool(np.ascontiguousarray(one).tobytes() == np.ascontiguousarray(other).tobytes())
+    return is_same_array(np.asarray(one), np.asarray(other))

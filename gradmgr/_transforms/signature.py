@@ -76,6 +76,11 @@ class Signature:
         """Tell whether a leaf is an array."""
         return any(map(_is_array, self.leaves))
 
+    def containers(self) -> list[Any]:
+        """Return the containers in which arguments are."""
+        args, keywords = self._tree
+        return [held for value in (*args, *keywords.values()) for held in _containers_in(value)]
+
     def first_like(self, k: int) -> int:
         """Return the number of the first leaf that is the same object."""
         return next(n for n, leaf in enumerate(self.leaves) if leaf is self.leaves[k])
@@ -92,6 +97,15 @@ class Signature:
         """Tell whether the containers among arguments hold other leaves than these."""
         found = leaves_of((args, keywords))
         return len(found) != len(leaves) or not all(map(operator.is_, found, leaves))
+
+
+def _containers_in(value: Any) -> Iterator[Any]:
+    """Yield a container, and those in it."""
+    parts = parts_of(value)
+    if parts is not None:
+        yield value
+        for part in parts:
+            yield from _containers_in(part)
 
 
 def _is_array(value: Any) -> bool:
@@ -118,6 +132,8 @@ def _key_of(value: Any, leaves: list[Any]) -> Any:
         return _key_of_array(value)
     if isinstance(value, _BY_VALUE):
         return value.__class__, value
+    if value.__class__ is range:  # which are equal where they are empty
+        return range, repr(value)
     return (value.__class__, repr(value)) if isinstance(value, _BY_TEXT) else _Identity(value)
 
 

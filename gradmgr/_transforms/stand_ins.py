@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import operator
 from collections import UserDict, UserList, deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from types import MethodType, UnionType
 from typing import Any, NamedTuple
@@ -98,12 +98,28 @@ class CachingStandIn:
         return getattr(self._function, name)
 
 
+class IdentityStandIn:
+    """Stands for id(): that of an argument is another one in each call, so it is an obstacle."""
+
+    def __init__(self, capture: TensorCapture, arguments: Sequence[Any]) -> None:
+        self._capture = capture
+        self._arguments = set(map(id, arguments))
+        self._has_containers = any(isinstance(a, (list, dict)) for a in arguments)  # a function gets copies of these
+
+    def __call__(self, value: Any) -> int:
+        is_given = id(value) in self._arguments or isinstance(value, CapturedArray)
+        if self._capture.is_current() and (is_given or (self._has_containers and isinstance(value, (list, dict)))):
+            self._capture.add_obstacle("id() of an argument")
+        return id(value)
+
+
 class StandIns:
     """Puts stand-ins in the place of values, and takes them back.
 
     Args:
         capture: of the function.
         given: by the identity of arrays that are arguments, too, what stands for these.
+        arguments: of the function, and the containers in which they are.
         sees_arrays: whether the capture captures the calls of arrays; else arrays stay.
 
     Attributes:
@@ -111,7 +127,9 @@ class StandIns:
         cached: the calls of functions with `lru_cache`.
     """
 
-    def __init__(self, capture: TensorCapture, given: Mapping[int, Any], *, sees_arrays: bool) -> None:
+    def __init__(
+        self, capture: TensorCapture, given: Mapping[int, Any], arguments: Sequence[Any], *, sees_arrays: bool
+    ) -> None:
         self._capture = capture
         self._sees_arrays = sees_arrays
         self.cached: list[CachedCall] = []
@@ -119,7 +137,8 @@ class StandIns:
         self.named: set[int] = set()
         self._made: dict[int, Any] = {}  # by the identity of a value: its stand-in, or itself
         self._replaced: list[tuple[Read, Write, Any, Any]] = []
-        self._asking: list[dict[str, Any]] = []  # globals with an isinstance() that knows stand-ins
+        self._answering: list[tuple[dict[str, Any], str, Any]] = []  # globals, with what is in a built-in one's place
+        self._id = IdentityStandIn(capture, arguments)
 
     def replace(self, read: Read, write: Write) -> None:
         """Let what `read` returns be a stand-in, or hold some, if there are any for it."""
@@ -131,10 +150,11 @@ class StandIns:
             made = self._made[id(value)] = found
         self._put(read, write, value, made)
 
-    def answer_in(self, variables: dict[str, Any]) -> None:
-        """Let code with these globals find the classes of arrays for which others stand."""
-        if variables.setdefault("isinstance", _is_instance) is _is_instance:
-            self._asking.append(variables)
+    def answer_in(self, variables: dict[str, Any], name: str) -> None:
+        """Let code with these globals find the classes of arrays for which others stand, or ask for an identity."""
+        answer = _is_instance if name == "isinstance" else self._id
+        if variables.setdefault(name, answer) is answer:
+            self._answering.append((variables, name, answer))
 
     def has(self, array: Any) -> bool:
         """Tell whether something stands for an array."""
@@ -183,9 +203,9 @@ class StandIns:
                 continue
             if found is made:
                 write(value)
-        for variables in self._asking:
-            if variables.get("isinstance") is _is_instance:
-                del variables["isinstance"]
+        for variables, name, answer in self._answering:
+            if variables.get(name) is answer:
+                del variables[name]
 
 
 def _is_usual(array: Any) -> bool:

@@ -21,7 +21,7 @@ from gradmgr._engine.gradients import clear
 from gradmgr._engine.mutation import calls_to_forget
 from gradmgr._engine.row_sparse import stored_rows
 from gradmgr._engine.tensor import Tensor, describe, raw, wrap
-from gradmgr._engine.tensor_capture import call_whole
+from gradmgr._engine.tensor_capture import call_whole, refuse_in_replay
 from gradmgr.optim._chunks import Array, Chunk, Plan, Run, Scratch, is_packable
 from gradmgr.optim._numbers import Number, in_double, plain, tensors_in
 from gradmgr.optim._recorded import check_has_no_tangent, gradients_of, open_recorders, recorded_step
@@ -602,6 +602,7 @@ class Optimizer:
         >>> optimizer.state_dict()["state"]
         {0: {'step': 1, 'momentum_buffer': Tensor([0.5])}}
         """
+        refuse_in_replay(f"state_dict() of {type(self).__name__}")
         with self._lock:
             return self._state_by_parameter()
 
@@ -725,6 +726,7 @@ class Optimizer:
                 self._fill(self.param_groups[k], self._chunks[k] or [], states)
 
     def __repr__(self) -> str:
+        refuse_in_replay(f"the text of {type(self).__name__}")
         lines = [f"{type(self).__name__} ("]
         for k, group in enumerate(self.param_groups):
             count = sum(p.size for p in group["params"])

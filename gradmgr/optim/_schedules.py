@@ -11,7 +11,7 @@ from typing import Any
 from gradmgr import errors
 from gradmgr._arrays.atomic import Call, run_atomically
 from gradmgr._engine.tensor import Tensor
-from gradmgr._engine.tensor_capture import runs_each_time_without_tensors
+from gradmgr._engine.tensor_capture import refuse_in_replay, runs_each_time_without_tensors
 from gradmgr.optim._optimizer import Group, Optimizer, check_number
 
 
@@ -75,6 +75,7 @@ class Saved:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state: all attributes but the optimiser and functions."""
+        refuse_in_replay(f"state_dict() of {type(self).__name__}")
         return {key: value for key, value in self.__dict__.items() if key not in self._left_out}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:

@@ -314,6 +314,8 @@ class Module:
 
     def _registered(self, kind: str) -> list[tuple[str, Any]]:
         """Return the names and values registered as one kind, in order; a value may be None."""
+        if capturing() is not None:
+            self._see()
         own = self.__dict__
         return [(name, own[name]) for name, its_kind in self._kinds.items() if its_kind == kind]
 
@@ -782,6 +784,8 @@ class Module:
         return ""
 
     def __repr__(self) -> str:
+        if capturing() is not None:
+            self._see()
         extra = self.extra_repr()
         lines = extra.split("\n") if extra else []
         inner = [f"({name}): {_indent(repr(module))}" for name, module in self._registered(MODULE)]
