@@ -800,3 +800,15 @@ def test_no_kernel_for_other_arrays() -> None:
     assert native_kernels.find("gelu", x) is not None
     for other in (x.astype(np.float16), x.astype(">f4"), x.astype(complex), x[:0], x[0], normal(3, dtype=np.float64)):
         assert native_kernels.find("gelu", other, x) is None
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("count", [1, 7, 16, 33, 1000])
+@pytest.mark.parametrize("start", [0, 1, 15])
+def test_what_is_sent_past_the_caches_arrives_and_nothing_else_changes(count: int, start: int, dtype: Any) -> None:
+    given, into = normal(count, dtype=dtype), np.full(count + 40, 7, dtype)
+    kernel = native_kernels.find("send", given)
+    assert kernel is not None
+    kernel(given, into[start : start + count], count)
+    assert np.array_equal(into[start : start + count], given)
+    assert (np.delete(into, np.s_[start : start + count]) == 7).all()
