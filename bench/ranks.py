@@ -141,6 +141,31 @@ def step(rounds: int, turn: int, batch: int, at_most: float) -> list[dict[str, A
     ]
 
 
+def beside(rounds: int, turn: int, batch: int) -> dict[str, Any]:
+    """A step of both ranks at once, without communication, over that of one while the other sleeps.
+
+    It is what the ratios of two ranks to one begin at: 1, or more where the ranks share a core or its memory.
+    """
+    comm = MPI.COMM_WORLD
+    once, _ = trained(batch)
+    times: dict[str, list[float]] = {"one alone": [], "two at once": []}
+    once()
+    for _ in range(5 * rounds):
+        for name, seconds in times.items():
+            comm.Barrier()
+            begun = time.perf_counter()
+            if name == "two at once" or comm.Get_rank() == 0:
+                for _ in range(turn):
+                    once()
+            taken = (time.perf_counter() - begun) / turn
+            everyone = comm.Ibarrier()
+            while not everyone.Test():
+                time.sleep(1e-3)
+            seconds.append(comm.allreduce(taken, MPI.MAX))
+    plain, ours = times
+    return compared(f"step 64-256-10, float32, batch {batch}", times, plain, ours, float("inf"))
+
+
 def _mean_by_hand() -> Callable[[list[Any]], None]:
     """Make what puts the mean of all ranks into `.grad`, by mpi4py's own call on one buffer."""
     comm, buffers = MPI.COMM_WORLD, []
@@ -265,6 +290,7 @@ def main() -> None:
         raise SystemExit("bench.ranks is for two ranks: mpiexec -n 2 python -m bench.ranks")
     turn = max(1, 100 * min(rounds, _FULL) // _FULL)
     found = [
+        beside(rounds, turn, 32),
         *step(rounds, turn, 32, 1.25),
         *step(rounds, turn, 128, float("inf")),
         all_reduce(4 << 10, rounds, 2 * turn, float("inf")),

@@ -631,6 +631,9 @@ def _record(managers: Sequence[GradManager]) -> None:
             complete(_free_new, managers, before)
             raise
     except BaseException:
+        for manager, old in zip(managers, before, strict=True):  # at the recursion limit there is no room for a call
+            if manager._tape is not None and manager._tape is not old:
+                manager._tape.open = False
         complete(_free_new, managers, before)
         raise
 

@@ -7,7 +7,6 @@ and for functions without a rule, the function is called once for each example.
 
 from __future__ import annotations
 
-import math
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -600,15 +599,19 @@ def _einsum(level: Level, *operands: Any, optimize: Any = False, **keywords: Any
 # ---------------------------------------------------------------- linear algebra
 
 
-def _register_stacked_matrices(function: Any) -> None:
-    """Register the rule of a function of stacks of matrices: the batch axis is one more axis of the stack."""
+def register_stacked_matrices(function: Any, compute: Any = None) -> None:
+    """Register the rule of a function of stacks of matrices: the batch axis is one more axis of the stack.
+
+    `compute` is what computes the same, sooner; None for the function.
+    """
+    compute = compute or function
 
     def rule(level: Level, a: Any, /, *args: Any, **keywords: Any) -> Any:
         if not is_outermost_level(a, level) or highest_level((args, keywords)) is not None:
             return NotImplemented
         if a.ndim < 2:
             raise np.linalg.LinAlgError(f"{a.ndim}-dimensional array given. Array must be at least two-dimensional")
-        made = function(a._array, *args, **keywords)
+        made = compute(a._array, *args, **keywords)
         if not isinstance(made, tuple):
             return Batched(level, made)
         parts = [Batched(level, part) for part in made]
@@ -618,29 +621,11 @@ def _register_stacked_matrices(function: Any) -> None:
 
 
 for _f in (
-    *(np.linalg.inv, np.linalg.det, np.linalg.slogdet, np.linalg.cholesky, np.linalg.qr, np.linalg.eigh),
+    *(np.linalg.det, np.linalg.slogdet, np.linalg.cholesky, np.linalg.qr, np.linalg.eigh),
     *(np.linalg.eigvalsh, np.linalg.svd, np.linalg.svdvals, np.linalg.pinv, np.linalg.matrix_rank),
     *(np.linalg.matrix_power, np.linalg.cond, np.linalg.matrix_norm, np.linalg.eigvals, np.linalg.eig),
 ):
-    _register_stacked_matrices(_f)
-
-
-@register(np.linalg.solve)
-def _solve(level: Level, a: Any, b: Any) -> Any:
-    p, q = at_level(a, level)._array, at_level(b, level)._array
-    vector = q.ndim == 2
-    if p.shape[0] == 1 and p.ndim == 3 and q.ndim <= 3:  # one matrix: the vectors of all examples are its columns
-        columns = np.moveaxis(q, 1, 0)
-        solved = np.linalg.solve(p[0, ...], columns.reshape(q.shape[1], math.prod(columns.shape[1:])))
-        return Batched(level, np.moveaxis(solved.reshape(columns.shape), 0, 1))
-    q = q[..., None] if vector else q
-    ndim = max(p.ndim, q.ndim) - 1
-    p, q = insert_axes(p, ndim), insert_axes(q, ndim)
-    if level.root is not np:  # CuPy's solve does not broadcast stacks
-        stack = np.broadcast_shapes(p.shape[:-2], q.shape[:-2])
-        p, q = (np.broadcast_to(m, stack + m.shape[-2:]) for m in (p, q))
-    made = np.linalg.solve(p, q)
-    return Batched(level, made[..., 0] if vector else made)
+    register_stacked_matrices(_f)
 
 
 @register(np.linalg.norm)

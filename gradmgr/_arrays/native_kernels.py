@@ -23,7 +23,7 @@ from gradmgr._arrays.captured import CapturedArray
 
 Array = Any
 
-VERSION = 3  # of the kernels: what they are given
+VERSION = 4  # of the kernels: what they are given
 LANES = 16  # numbers that a loop of theirs computes at a time
 
 # What each kernel is given: the numbers of arrays, of those at the end that it writes into, and of lengths.
@@ -62,6 +62,7 @@ _SIGNATURES = {
     "adam": (4, 3, 1),
     "sgd": (2, 1, 1),
     "sgd_momentum": (3, 2, 1),
+    "send": (2, 1, 1),
 }
 
 

@@ -189,7 +189,11 @@ class BackwardRun:
         """Propagate the seeds back, with the callbacks; return the gradients of the leaves reached, or of `inputs`."""
         specs, inputs = self._specs, self._inputs
         hooked = set(select_tensor_hooked(specs))
-        chained = {t: node_id for t, node_id in tape.leaves.copy().items() if t in hooked or self.chain(t)}
+        chained = {  # without calls, as all that runs in every backward with callbacks
+            t: node_id
+            for t, node_id in tape.leaves.copy().items()
+            if ((spec := specs.get(t)) is not None and spec.callbacks) or t in hooked
+        }
         if inputs is not None:
             chained = {t: node_id for t, node_id in chained.items() if inputs.get(t) == node_id}
         if capturing() is None:
@@ -249,11 +253,14 @@ class BackwardRun:
 
     def _complete(self, collects: bool, gradients: dict[Tensor, Tensor]) -> None:
         self._phase = "finish"
-        if collects and self._collector is not None:
-            self._call(self._collect, *self._collector, gradients)
-        gradients.clear()
-        self._call(self._finish)
+        self._call(self._collect_and_finish, collects, gradients)
         self._carry_over()
+
+    def _collect_and_finish(self, collects: bool, gradients: dict[Tensor, Tensor]) -> None:
+        if collects and self._collector is not None:
+            self._collect(*self._collector, gradients)
+        gradients.clear()
+        self._finish()
 
     def _begin(self) -> None:
         for callback in {id(cb): cb for spec in self._specs.values() for cb in spec.callbacks}.values():

@@ -28,6 +28,9 @@ from gradmgr.ops.convert import is_half
 
 OPS = ("sum", "mean", "min", "max", "prod")
 
+# Added up as they are; and a power of two, as the number of ranks often is, divides them without rounding.
+_REALS = (libraries.F4, libraries.F8)
+
 # One call of MPI transfers at most so many bytes: counts are 32-bit integers in many of them.
 _MAX_BYTES = 1 << 30
 
@@ -196,11 +199,19 @@ class Group:
     def start_all_reduce(self, array: Any, op: str = "sum", source: Any = None, more: str = "") -> Work:
         """Begin to reduce an array over the ranks, in place.
 
-        `source` holds the values if `array` does not: an array, or a list of flat ones that lie there one after the
-        other, which for a small array of one machine's ranks saves a copy.
+        `source` holds the values if `array` does not.
         `more`, here and in the other methods, is what else must be the same on all ranks.
         """
         raise NotImplementedError
+
+    def reduce_but_for_share(self, array: Any, op: str, more: str = "") -> float | None:
+        """Reduce an array over the ranks, in place, as `start_all_reduce`, and wait.
+
+        Returns:
+            By what it is still to be multiplied for a mean, which whoever copies it can do at once; None for nothing.
+        """
+        self.start_all_reduce(array, op, None, more).wait()
+        return None
 
     def start_half_sum(self, array: Any, more: str = "") -> Work:
         """Begin to add up a float16 array over the ranks, in place and in float16, which halves what is sent."""
@@ -297,6 +308,7 @@ class _Collective(_Posted):
         digest: int,
         post: Callable[[], Iterable[Any]],
         finish: Callable[[], Any],
+        agreement: Any = None,
     ) -> None:
         group.watchdog.check()
         super().__init__(operation, group.ranks, group.watchdog, None)
@@ -304,7 +316,7 @@ class _Collective(_Posted):
         self._post = post
         self._finish = finish
         with self.watchdog.lock:
-            self._agreement = group.start_agreement(digest)
+            self._agreement = group.start_agreement(digest) if agreement is None else agreement
             group.waiting.append(self)
             self.watchdog.pending.add(self)
             group.advance(1)
@@ -508,13 +520,7 @@ class MPIGroup(Group):
         self._check(array, "all_reduce")
         check_op(op, array.dtype)
         operation = described(array, f"all_reduce(op={op!r})", more)
-        if isinstance(source, list) and (is_half(array.dtype) or not self._is_shared(array)):
-            np.concatenate(source, out=array)
-            source = None
-        if isinstance(source, list):
-            wire, sent = array, source
-        else:
-            wire, sent = to_wire(array, array if source is None else source, op)
+        wire, sent = to_wire(array, array if source is None else source, op)
 
         def post() -> list[Any]:
             if self._is_shared(wire):
@@ -526,6 +532,47 @@ class MPIGroup(Group):
             ]
 
         return self._start(operation, post, lambda: from_wire(array, wire, op, self.size))
+
+    def reduce_but_for_share(self, array: Any, op: str, more: str = "") -> float | None:
+        memory = self._shared
+        is_plain = array.dtype in _REALS and (op == "sum" or (op == "mean" and not self.size & (self.size - 1)))
+        is_quick = is_plain and isinstance(array, np.ndarray) and self._is_shared(array)
+        if memory is None or not is_quick or self.waiting or not memory.is_idle():
+            return super().reduce_but_for_share(array, op, more)
+        self._check(array, "all_reduce")
+        work = self._sum_at_once(memory, array.reshape(-1), described(array, f"all_reduce(op={op!r})", more))
+        if work is not None:
+            work.wait()
+        return 1 / self.size if op == "mean" else None
+
+    def _sum_at_once(self, memory: SharedMemory, flat: Any, key: tuple[Any, ...]) -> Work | None:
+        """Add up an array among the ranks of one machine, without what a longer wait needs.
+
+        Ranks that compute the same wait for 10 us here. What is still under way then, or when an exception strikes,
+        becomes work as any other, which is returned.
+        """
+        operation, digest = self._text_and_digest(key)
+        reduction: Reduction | None = None
+        begun = memory.begun
+
+        def post() -> list[Any]:
+            if memory.begun == begun:
+                return [memory.reduce(flat, flat, "sum")]
+            return [] if reduction is None else [reduction]  # an exception came between: the memory goes on with it
+
+        self.watchdog.check()
+        with self.watchdog.lock:
+            self.watchdog.local.set_activity(operation, False)
+            agreement = memory.agree(digest)
+            try:
+                if memory.await_agreement(agreement):
+                    reduction = memory.reduce(flat, flat, "sum")
+                    if memory.await_reduction(reduction):
+                        return None
+            except BaseException:
+                _Collective(self, operation, digest, post, tuple, agreement)
+                raise
+            return _Collective(self, operation, digest, post, tuple, agreement)
 
     def start_half_sum(self, array: Any, more: str = "") -> Work:
         self._check(array, "all_reduce")

@@ -269,32 +269,42 @@ class _Round:
         """Reduce the gradients of all parameters together, in place of `take` for each."""
         layout, self._completed = self.layout, True
         flat = layout.buffers[0].fresh()
-        xp, rows, reached, g = libraries.namespace(flat), [], [], None
         self._flats[0] = flat
-        for place in layout.places.values():
+        has_all = self._gather(gradients, flat)
+        self._missing = {}
+        share = self._explaining(self._reduce, flat)
+        gradients.clear()
+        places = layout.places.values()
+        by_any = [1] * len(places) if has_all else flat[layout.sizes[0] :].tolist()
+        for place, is_reached in zip(places, by_any, strict=True):
+            if is_reached:  # of new memory, as the bucket is used again
+                part = flat[place.start : place.stop].reshape(place.shape)
+                made = part.copy() if share is None else part * share
+                made = made.astype(place.dtype, copy=False)
+                gradients[place.tensor()] = wrap(made)  # type: ignore[index]  # alive, as backward keeps it so
+        self._release()
+
+    def _gather(self, gradients: dict[Tensor, Tensor], flat: Any) -> bool:
+        """Lay the gradients into a bucket; return whether all parameters have one."""
+        xp, rows, reached = libraries.namespace(flat), [], []
+        is_recorded = self.run.is_recorded
+        for place in self.layout.places.values():
             g = gradients.get(place.tensor())  # type: ignore[arg-type]  # alive, as backward keeps it so
             reached.append(g is not None)
             if g is None:
                 rows.append(xp.zeros(place.stop - place.start, flat.dtype))
                 continue
-            if self.run.is_recorded or g._array.__class__ is batched.Batched:
+            a = g._array
+            if is_recorded or a.__class__ is batched.Batched:
                 check_takeable(g)
-            rows.append(g._array.reshape(-1))
+            rows.append(a.reshape(-1))
         rows.append(xp.asarray(reached, flat.dtype))
-        self._missing, self._left = {}, [0]
-        self._explaining(self._start_and_wait, flat, rows)
-        del rows, g
-        gradients.clear()
-        for place, by_any in zip(layout.places.values(), flat[layout.sizes[0] :].tolist(), strict=True):
-            if by_any:  # a copy, as the bucket is used again
-                made = flat[place.start : place.stop].reshape(place.shape).astype(place.dtype)
-                gradients[place.tensor()] = wrap(made)  # type: ignore[index]  # as above
-        self._release()
+        xp.concatenate(rows, out=flat)
+        return all(reached)
 
-    def _start_and_wait(self, flat: Any, rows: list[Any]) -> None:
-        work = self._group.start_all_reduce(flat, self._callback.reduce_method, rows, self.layout.descriptions[0])
-        self._works.append(work)
-        work.wait()
+    def _reduce(self, flat: Any) -> float | None:
+        self._left = []  # from here on the other ranks know of the one bucket
+        return self._group.reduce_but_for_share(flat, self._callback.reduce_method, self.layout.descriptions[0])
 
     def _store(self, key: int, place: _Place, values: Any, reached: int) -> None:
         k = place.bucket

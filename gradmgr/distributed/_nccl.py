@@ -147,9 +147,6 @@ class NCCLGroup(MPIGroup):
             return super().start_all_reduce(array, op, source, more)
         self._check_device_array(array, "all_reduce")
         check_op(op, array.dtype)
-        if isinstance(source, list):
-            self._cupy.concatenate(source, out=array)
-            source = None
         source = array if source is None else source
         operation = described(array, f"all_reduce(op={op!r})", more)
         if array.size == 0:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gradmgr import errors
-from gradmgr._arrays import batched, libraries, native_kernels
+from gradmgr._arrays import batched, libraries, small_systems
 from gradmgr._engine.tensor import raw
 
 HAS_SCIPY = importlib.machinery.PathFinder.find_spec("scipy") is not None
@@ -103,69 +103,11 @@ def solve_stack(a_shape: tuple[int, ...], b: Any, solve_one: Any) -> Any:
 
 def solve_unfactored(a: Any, b: Any) -> Any:
     """Solve by numpy.linalg.solve or a kernel, with b as columns; CuPy's does not broadcast stacks."""
-    if (found := _solve_natively(a, b)) is not None:
-        return found
     xp = libraries.namespace(a)
     if xp is not np:
         batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
         a, b = (np.broadcast_to(m, batch + m.shape[-2:]) for m in (a, b))
-    return np.linalg.solve(a, b)
-
-
-def solve_plain(a: Any, b: Any) -> Any:
-    """Solve as numpy.linalg.solve, arrays or what it makes arrays of; stacks of small matrices by a kernel."""
-    if _is_stack(a) and libraries.is_array(b) and b.ndim > 1 and b.shape[-2] == a.shape[-1]:
-        found = _solve_natively(a, b) if b.ndim == 2 or b.shape[:-2] == a.shape[:-2] else None
-        if found is not None:
-            return found
-    return np.linalg.solve(a, b)
-
-
-def inverses(a: Any) -> Any:
-    """Invert by numpy.linalg.inv or a kernel; also what numpy.linalg.inv makes an array of."""
-    found = _solve_natively(a, None) if _is_stack(a) else None
-    return np.linalg.inv(a) if found is None else found
-
-
-def _is_stack(a: Any) -> bool:
-    """Tell whether it is an array, of stacks of square matrices."""
-    return libraries.is_array(a) and a.ndim > 2 and bool(a.shape[-1] == a.shape[-2])
-
-
-_MOST_ROWS = 16  # of a system that the kernel `solve` takes, and columns of its right side
-
-
-def _find_kernel(a: Any, b: Any) -> Any:
-    """Return the kernel for small systems; None where there is none, or so few that LAPACK is faster.
-
-    It computes 16 at a time, in double, as NumPy does: 1,000 of 4 rows in 40 us, where LAPACK takes 200; 4 of 16 rows
-    in 14, where LAPACK takes 12.
-    """
-    n = a.shape[-1]
-    fits = a.ndim > 2 and n <= _MOST_ROWS and a.size >= max(4, n // 2) * n * n
-    return native_kernels.find("solve", a, b) if fits and (b is None or b.shape[-1] <= _MOST_ROWS) else None
-
-
-@libraries.captured_as_one(unless=lambda a, b: _find_kernel(a, b) is None)
-def _solve_natively(a: Any, b: Any) -> Any:
-    """Solve systems by elimination with pivots, or invert where b is None; None where there is no kernel.
-
-    It is also None where a pivot is so small that a matrix may be singular: then LAPACK decides, and raises.
-    """
-    kernel = _find_kernel(a, b)
-    if kernel is None:
-        return None
-    n, batch = a.shape[-1], a.shape[:-2]
-    if b is not None and b.shape[:-2] != batch:
-        batch = np.broadcast_shapes(batch, b.shape[:-2])
-        a, b = (np.broadcast_to(m, batch + m.shape[-2:]) for m in (a, b))
-    columns = n if b is None else b.shape[-1]
-    is_transposed = not a.flags.c_contiguous and a.swapaxes(-1, -2).flags.c_contiguous
-    a = a.swapaxes(-1, -2) if is_transposed else native_kernels.contiguous(a)
-    b = a if b is None else native_kernels.contiguous(b)
-    x, doubt = np.empty((*batch, n, columns), a.dtype), np.empty(1, a.dtype)
-    kernel(a, b, x, doubt, math.prod(batch), n, columns, float(is_transposed), float(b is a))
-    return None if doubt[0] else x
+    return small_systems.solve(a, b)
 
 
 def _scipy_linalg(asked: str) -> Any:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.linalg import LinAlgError
 
-from gradmgr._arrays import batched, libraries
+from gradmgr._arrays import batched, libraries, small_systems
 from gradmgr._engine.custom import custom
 from gradmgr._engine.elementwise import conj_of
 from gradmgr._engine.op import Function
@@ -97,7 +97,7 @@ def solve(a: Any, b: Any) -> Any:
     The LU factors are kept for the derivatives of every order where SciPy or, for a single matrix, CuPy gives them.
     """
     if is_plain(a, b):
-        return lapack.solve_plain(a, b)
+        return small_systems.solve(a, b)
     a, b = lift(a), lift(b)
     matrix, right = raw(a), raw(b)
     dtype = common_dtype("solve", matrix, right)
@@ -113,7 +113,7 @@ def solve(a: Any, b: Any) -> Any:
 
 invert = custom(
     "inv",
-    lambda a: lapack.inverses(a),
+    lambda a: small_systems.inverses(a),
     vjp={"a": lambda g, out: -multiply_three(conj_t(out), g, conj_t(out))},
     jvp={"a": lambda t, out: -multiply_three(out, t, out)},
 )
@@ -122,7 +122,7 @@ invert = custom(
 def inv(a: Any) -> Any:
     """Invert as `numpy.linalg.inv`."""
     if is_plain(a):
-        return lapack.inverses(a)
+        return small_systems.inverses(a)
     return invert(lift_square("inv", a))
 
 

@@ -17,6 +17,10 @@
 #include <stdint.h>
 #include <string.h>
 
+#if defined(__x86_64__) || defined(_M_X64)
+#include <emmintrin.h>
+#endif
+
 #if defined(_WIN32)
 #define EXPORT __declspec(dllexport)
 #else
@@ -48,7 +52,7 @@
 typedef int64_t word;
 typedef int (*loop)(void *, char *const *, const word *, const word *, void *);
 
-enum { KERNELS = 3, MOST_OPERANDS = 8, MOST_NUMBERS = 8, LANES = 16, STRIP = 4096, LINE = 64, MANY = 1 << 15 };
+enum { KERNELS = 4, MOST_OPERANDS = 8, MOST_NUMBERS = 8, LANES = 16, STRIP = 4096, LINE = 64, MANY = 1 << 15 };
 /* Numbers that a stack holds; runs shorter than SHORT are joined to up to JOINED numbers; rows whose sums are added up
  * apart, columns taken at a time, and flags of optimisers. */
 enum { PIECE = 512, SHORT = 128, JOINED = 4096, ROWS = 64, COLUMNS = 64, SHRINKS = 1, MAXIMIZES = 2, DECAYS = 4 };
@@ -136,6 +140,24 @@ EXPORT void *gradmgr_call(void *self, void *const *args, word count)
 #define UNUSED (void)context, (void)dims, (void)strides, (void)auxdata
 
 #include "systems.h"
+
+/* Copy past the caches. Lines that another core has read must be taken from its cache before they are written, some 30 ns
+ * each between two parts of a processor, which an ordinary copy waits for; these stores go on. */
+static inline void copy_past_caches(char *to, const char *from, word bytes)
+{
+#if defined(__x86_64__) || defined(_M_X64)
+    const word first = (word)(-(intptr_t)to & (LINE - 1)), whole = bytes > first ? (bytes - first) / LINE * LINE : 0;
+    if (whole) {
+        memcpy(to, from, (size_t)first);
+        for (word k = first; k < first + whole; k += 16)
+            _mm_stream_si128((__m128i *)(to + k), _mm_loadu_si128((const __m128i *)(from + k)));
+        memcpy(to + first + whole, from + first + whole, (size_t)(bytes - first - whole));
+        _mm_sfence(); /* before what announces them */
+        return;
+    }
+#endif
+    memcpy(to, from, (size_t)bytes);
+}
 
 /* exp(r) = 1 + r + r^2 q(r) for |r| < 0.4, and exp(-a^2 / 2) times a quotient for the tail of the normal distribution,
  * each with the constant first: coefficients.py computes and explains them. The errors relative to the value, without

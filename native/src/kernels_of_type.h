@@ -1131,3 +1131,13 @@ KERNEL(sgd_momentum)
 #include "logsumexp_of_type.h"
 #include "sampling_of_type.h"
 #include "systems_of_type.h"
+
+/* ---------------------------------------------------------------- memory that processes share */
+
+/* Arrays: what is copied, and where to, which another core has read. */
+KERNEL(send)
+{
+    UNUSED;
+    copy_past_caches(data[1], data[0], dims[0] * (word)sizeof(REAL));
+    return 0;
+}

@@ -21,6 +21,7 @@ from gradmgr import GradManager, optim, tensor
 from gradmgr._arrays import native_kernels
 from gradmgr.nn import functional as F  # noqa: N812  # torch's name
 from gradmgr.special import logsumexp
+from gradmgr.vmap import vmap
 
 Function = Callable[..., Any]
 
@@ -522,10 +523,44 @@ def test_small_systems_of_plain_arrays_are_solved_as_those_of_tensors(
     for plain, of_tensor in (
         (solve(a, b), solve(tensor(a), b)),
         (solve(a, b[0]), solve(tensor(a), b[0])),
+        (solve(a, b[None]), solve(tensor(a), b[None])),
         (inv(a), inv(tensor(a))),
     ):
         assert type(plain) is np.ndarray
         np.testing.assert_array_equal(plain, of_tensor.numpy())
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_small_systems_under_vmap_are_solved_as_those_of_stacks(dtype: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    solve, inv = gradmgr.numpy.linalg.solve, gradmgr.numpy.linalg.inv
+    a, b = tensor(normal(6, 40, 3, 3, dtype=dtype)), tensor(normal(6, 40, 3, 2, dtype=dtype))
+    monkeypatch.setattr(np.linalg._linalg, "_umath_linalg", None)  # by which NumPy calls LAPACK
+    for mapped, of_stack in (
+        (vmap(inv)(a[0]), inv(a[0])),
+        (vmap(vmap(inv))(a), inv(a)),
+        (vmap(inv, in_dims=1)(a), inv(a).swapaxes(0, 1)),
+        (vmap(solve)(a[0], b[0]), solve(a[0], b[0])),
+        (vmap(solve)(a[0], b[0, :, :, 0]), solve(a[0], b[0, :, :, :1])[..., 0]),
+        (vmap(solve, in_dims=(0, None))(a[0], b[0, 0]), solve(a[0], b[0, 0])),
+        (vmap(solve, in_dims=(None, 0))(a[0], b), solve(a[0], b)),
+        (vmap(vmap(solve), in_dims=(0, None))(a, b[0]), solve(a, b[0])),
+    ):
+        np.testing.assert_array_equal(mapped.numpy(), of_stack.numpy())
+
+
+def test_derivatives_of_small_systems_under_vmap_are_those_of_stacks() -> None:
+    a, b = normal(40, 3, 3, dtype=np.float64), normal(40, 3, 2, dtype=np.float64)
+    solve = gradmgr.numpy.linalg.solve
+    for one, other in zip(results(vmap(solve), (a, b)), results(solve, (a, b)), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_a_singular_matrix_under_vmap_is_an_error_as_in_numpy(dtype: Any) -> None:
+    a = normal(20, 3, 3, dtype=dtype)
+    a[7] = 1
+    with pytest.raises(np.linalg.LinAlgError, match="Singular matrix"):
+        vmap(np.linalg.inv)(tensor(a))
 
 
 @pytest.mark.parametrize("of", [tensor, np.asarray], ids=["Tensor", "array"])
@@ -545,7 +580,6 @@ def test_a_singular_matrix_of_a_stack_is_an_error_as_in_numpy(dtype: Any, of: An
         ((20, 3, 4), (3, 1)),
         ((20, 3, 3), (4, 1)),
         ((20, 3, 3), (19, 3, 1)),
-        ((20, 3, 3), (2, 20, 3, 1)),
         ((20, 3, 3), (3,)),
         ((20, 3, 3), (0, 3, 1)),
         ((20, 3, 3), (3, 0)),
@@ -800,3 +834,15 @@ def test_no_kernel_for_other_arrays() -> None:
     assert native_kernels.find("gelu", x) is not None
     for other in (x.astype(np.float16), x.astype(">f4"), x.astype(complex), x[:0], x[0], normal(3, dtype=np.float64)):
         assert native_kernels.find("gelu", other, x) is None
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("count", [1, 7, 16, 33, 1000])
+@pytest.mark.parametrize("start", [0, 1, 15])
+def test_what_is_sent_past_the_caches_arrives_and_nothing_else_changes(count: int, start: int, dtype: Any) -> None:
+    given, into = normal(count, dtype=dtype), np.full(count + 40, 7, dtype)
+    kernel = native_kernels.find("send", given)
+    assert kernel is not None
+    kernel(given, into[start : start + count], count)
+    assert np.array_equal(into[start : start + count], given)
+    assert (np.delete(into, np.s_[start : start + count]) == 7).all()

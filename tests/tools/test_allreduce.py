@@ -494,6 +494,42 @@ def test_different_methods_and_sizes_of_buckets_are_an_error():
     )
 
 
+def test_a_wait_for_small_gradients_that_is_interrupted_is_made_good():
+    """Before the ranks have agreed, and after: rank 0 gets the exception, rank 1 its gradient, the next is right."""
+    ranks(
+        2,
+        """
+        from gradmgr.distributed import _shared_memory
+        from gradmgr.distributed._shared_memory import SharedMemory
+        w, spins = tensor([1.0, 2.0]), _shared_memory._SPINS
+        gm = GradManager().attach(w, dist.make_allreduce_cb("mean"))
+        def backward(k):
+            gm.clear_grad()
+            with gm:
+                gm.backward((w * (RANK + k)).sum())
+        def interrupted(*args):
+            raise KeyboardInterrupt
+        for name in ("await_agreement", "await_reduction"):
+            awaited = getattr(SharedMemory, name)
+            if RANK == 0:
+                setattr(SharedMemory, name, interrupted)
+                _shared_memory._SPINS = 10**9  # for certain until rank 1 comes
+                raises(KeyboardInterrupt, "", backward, 1.0)
+                setattr(SharedMemory, name, awaited)
+                _shared_memory._SPINS = spins
+                assert w.grad is None
+            else:
+                backward(1.0)
+                assert w.grad.tolist() == [1.5, 1.5], w.grad
+            for k in range(1, 5):
+                if k == 3 and RANK == 0:
+                    time.sleep(0.01)  # longer than the ranks look for each other before they wait
+                backward(k)
+                assert w.grad.tolist() == [k + 0.5] * 2, (name, k, w.grad)
+        """,
+    )
+
+
 def test_a_backward_that_fails_on_one_rank_fails_on_all_and_the_next_one_works():
     """Wherever rank 1 fails: rank 0 gets an error, no `.grad` has changed, the next backward is right on both."""
     ranks(
