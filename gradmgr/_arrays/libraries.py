@@ -32,6 +32,7 @@ from gradmgr._arrays.captured import is_captured as is_captured
 from gradmgr._arrays.captured import is_numpy as is_numpy
 from gradmgr._arrays.gpu import is_on_gpu
 from gradmgr._arrays.gpu import loaded_cupy as loaded_cupy
+from gradmgr._arrays.memory_order import with_channels_last
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Array = Any  # numpy.ndarray, a NumPy scalar (a 0-d result), or cupy.ndarray
@@ -109,6 +110,12 @@ def is_scalar(array: Array) -> bool:
 def empty(shape: tuple[int, ...], like: Array) -> Array:
     """Return an uninitialised array in the library and dtype of another."""
     return (np if like.__class__ is np.ndarray else namespace(like)).empty(shape, like.dtype)
+
+
+def empty_like(like: Array) -> Array:
+    """Return an uninitialised array like another: with the channels last in memory if it has them so, else in C order."""
+    xp = np if like.__class__ is np.ndarray else namespace(like)
+    return xp.empty(like.shape, like.dtype) if with_channels_last(like) is None else xp.empty_like(like)
 
 
 def are_captured(*arrays: Array) -> bool:

@@ -32,6 +32,11 @@ def normal_float32(*shape, seed=0):
     return normal(*shape, seed=seed).astype(np.float32)
 
 
+def with_channels_last(images):
+    """A copy in which the channels are last in memory."""
+    return np.ascontiguousarray(images.transpose(0, 2, 3, 1)).transpose(0, 3, 1, 2)
+
+
 def draw(random):
     """The geometry and the shapes of x, w and the result of one random convolution, or of a transposed one."""
     groups, inputs, outputs = (int(n) for n in random.integers(1, 4, 3))
@@ -73,13 +78,16 @@ def test_it_agrees_with_numpy(monkeypatch, library, set_threads, kind, block, wo
         arrays = [random.standard_normal(s).astype(np.float32) for s in (of_x, of_w, of_z, of_z[1:2], of_x[1:2])]
         if trial % 3 == 0:
             arrays[:3] = [np.asfortranarray(a) for a in arrays[:3]]
+        elif trial % 3 == 1:
+            arrays[0], arrays[2] = with_channels_last(arrays[0]), with_channels_last(arrays[2])
         set_threads(1)
         found, wanted = both(kind, geometry, *arrays)
         if found is None:
             continue
         met += 1
         assert found.dtype == np.float32
-        assert found.flags.c_contiguous
+        assert (found if kind == "weights" else found.transpose(0, 2, 3, 1)).flags.c_contiguous
+        assert found.flags.owndata
         assert np.allclose(found, wanted, rtol=1e-5, atol=3e-6 * abs(wanted).max()), (geometry, of_x, of_w)
         set_threads(3)
         assert np.array_equal(both(kind, geometry, *arrays)[0], found)

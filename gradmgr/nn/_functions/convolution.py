@@ -21,6 +21,7 @@ import numpy as np
 
 from gradmgr import errors
 from gradmgr._arrays import blocks, libraries
+from gradmgr._arrays.memory_order import with_channels_last
 from gradmgr._engine.custom import custom
 from gradmgr._engine.elementwise import conj_of
 from gradmgr._engine.op import Function
@@ -374,6 +375,8 @@ def _weight_kernel(x: Any, g: Any, geometry: Geometry) -> Any:
 
 def _sum_to_channels(g: Any) -> Any:
     """Sum images over all axes but the channels."""
+    if libraries.is_numpy(g) and g.dtype.char in "fd" and g.size and (last := with_channels_last(g)) is not None:
+        return libraries.sum_of_rows(last.reshape((-1, g.shape[1])))
     if libraries.is_numpy(g) and g.dtype.char in "fd" and g.flags.c_contiguous and g.size:
         # NumPy sums several axes at a third of the speed of a matrix product with ones.
         ones = np.empty(g.shape[2] * g.shape[3], g.dtype)
