@@ -113,7 +113,7 @@ def empty(shape: tuple[int, ...], like: Array) -> Array:
 
 
 def empty_like(like: Array) -> Array:
-    """Return an uninitialised array like another: with the channels last in memory if it has them so, else in C order."""
+    """Return an uninitialised array like another, with the channels last in memory if it has them so, or in C order."""
     xp = np if like.__class__ is np.ndarray else namespace(like)
     return xp.empty(like.shape, like.dtype) if with_channels_last(like) is None else xp.empty_like(like)
 

@@ -270,9 +270,9 @@ KERNEL(max_pool2d_columns)
             uint8_t *which = (uint8_t *)data[2] + to;
             word begin, end;
             OF_TYPE(taps_inside)(left, gap, width, right, &begin, &end);
-            for (word c = 0; c < channels; c += LANES) {
-                const word some = channels - c < LANES ? channels - c : LANES;
-                REAL most[LANES];
+            for (word k = 0; k < channels; k += LANES) {
+                const word c = channels < LANES ? 0 : OF_TYPE(column_of)(k, channels);
+                REAL most[LANES], narrow[LANES] = {0};
                 INTEGER taps[LANES];
                 for (int l = 0; l < LANES; l++) {
                     most[l] = -(REAL)INFINITY;
@@ -282,27 +282,23 @@ KERNEL(max_pool2d_columns)
                     for (word j = begin; j < end; j++) {
                         const REAL *x = image + ((top + i * gap_down) * width + left + j * gap) * channels + c;
                         const INTEGER tap = (INTEGER)(i * right + j);
-                        REAL narrow[LANES] = {0};
-                        if (some < LANES) {
-                            for (word k = 0; k < some; k++)
-                                narrow[k] = x[k];
-                            x = narrow;
-                        }
+                        if (channels < LANES)
+                            x = memcpy(narrow, x, channels * sizeof(REAL));
                         for (int l = 0; l < LANES; l++) {
                             const int is_larger = (x[l] > most[l]) | (x[l] != x[l]);
                             most[l] = is_larger ? x[l] : most[l];
                             taps[l] = is_larger ? tap : taps[l];
                         }
                     }
-                if (some == LANES)
+                if (channels >= LANES)
                     for (int l = 0; l < LANES; l++) {
                         made[c + l] = most[l];
                         which[c + l] = (uint8_t)taps[l];
                     }
                 else
-                    for (word k = 0; k < some; k++) {
-                        made[c + k] = most[k];
-                        which[c + k] = (uint8_t)taps[k];
+                    for (word l = 0; l < channels; l++) {
+                        made[l] = most[l];
+                        which[l] = (uint8_t)taps[l];
                     }
             }
         }
@@ -330,17 +326,28 @@ KERNEL(max_pool2d_columns_vjp)
             const uint8_t *RESTRICT which = (const uint8_t *)data[1] + from;
             word begin, end;
             OF_TYPE(taps_inside)(left, gap, width, right, &begin, &end);
-            for (word i = first; i < last; i++)
-                for (word j = begin; j < end; j++) {
-                    REAL *RESTRICT made = image + ((top + i * gap_down) * width + left + j * gap) * channels;
-                    const uint8_t tap = (uint8_t)(i * right + j);
-                    word c = 0;
-                    for (; c + LANES <= channels; c += LANES)
-                        for (int l = 0; l < LANES; l++)
-                            made[c + l] += which[c + l] == tap ? g[c + l] : 0;
-                    for (; c < channels; c++)
-                        made[c] += which[c] == tap ? g[c] : 0;
+            word c = 0;
+            for (; c + LANES <= channels; c += LANES) {
+                REAL slope[LANES];
+                INTEGER taps[LANES]; /* as wide as the numbers that they choose from */
+                for (int l = 0; l < LANES; l++) {
+                    slope[l] = g[c + l];
+                    taps[l] = which[c + l];
                 }
+                for (word i = first; i < last; i++)
+                    for (word j = begin; j < end; j++) {
+                        REAL *made = image + ((top + i * gap_down) * width + left + j * gap) * channels + c;
+                        const INTEGER tap = (INTEGER)(i * right + j);
+                        for (int l = 0; l < LANES; l++)
+                            made[l] += taps[l] == tap ? slope[l] : 0;
+                    }
+            }
+            for (; c < channels; c++) {
+                const word i = which[c] / right, j = which[c] % right;
+                if (i < first || i >= last || j < begin || j >= end)
+                    return 1;
+                image[((top + i * gap_down) * width + left + j * gap) * channels + c] += g[c];
+            }
         }
     }
     return 0;
@@ -364,25 +371,27 @@ KERNEL(avg_pool2d_columns)
             REAL *made = (REAL *)data[2] + (line * columns + column) * channels;
             word begin, end;
             OF_TYPE(taps_inside)(left, 1, width, dims[6], &begin, &end);
-            for (word c = 0; c < channels; c += LANES) {
-                const word some = channels - c < LANES ? channels - c : LANES;
-                REAL total[LANES] = {0};
+            for (word k = 0; k < channels; k += LANES) {
+                const word c = channels < LANES ? 0 : OF_TYPE(column_of)(k, channels);
+                REAL total[LANES] = {0}, narrow[LANES] = {0};
                 for (word j = begin; j < end; j++) { /* the rows of a window, and then these, as avg_pool2d does */
                     REAL sum[LANES] = {0};
                     for (word i = first; i < last; i++) {
                         const REAL *x = image + ((top + i) * width + left + j) * channels + c;
-                        if (some == LANES)
-                            for (int l = 0; l < LANES; l++)
-                                sum[l] += x[l];
-                        else
-                            for (word k = 0; k < some; k++)
-                                sum[k] += x[k];
+                        if (channels < LANES)
+                            x = memcpy(narrow, x, channels * sizeof(REAL));
+                        for (int l = 0; l < LANES; l++)
+                            sum[l] += x[l];
                     }
                     for (int l = 0; l < LANES; l++)
                         total[l] += sum[l];
                 }
-                for (word k = 0; k < some; k++)
-                    made[c + k] = total[k] / divisor;
+                if (channels >= LANES)
+                    for (int l = 0; l < LANES; l++)
+                        made[c + l] = total[l] / divisor;
+                else
+                    for (word l = 0; l < channels; l++)
+                        made[l] = total[l] / divisor;
             }
         }
     }
