@@ -375,14 +375,15 @@ def _weight_kernel(x: Any, g: Any, geometry: Geometry) -> Any:
 
 def _sum_to_channels(g: Any) -> Any:
     """Sum images over all axes but the channels."""
-    if libraries.is_numpy(g) and g.dtype.char in "fd" and g.size and (last := with_channels_last(g)) is not None:
-        return libraries.sum_of_rows(last.reshape((-1, g.shape[1])))
-    if libraries.is_numpy(g) and g.dtype.char in "fd" and g.flags.c_contiguous and g.size:
-        # NumPy sums several axes at a third of the speed of a matrix product with ones.
-        ones = np.empty(g.shape[2] * g.shape[3], g.dtype)
-        ones.fill(1)
-        return np.add.reduce(np.matmul(g.reshape((-1, len(ones))), ones).reshape(g.shape[:2]), 0)
-    return reduce.sum(g, (0, 2, 3))
+    last = with_channels_last(g)
+    if not (libraries.is_numpy(g) and g.dtype.char in "fd" and g.size) or (last is None and not g.flags.c_contiguous):
+        return reduce.sum(g, (0, 2, 3))
+    # NumPy sums several axes at a third of the speed of a matrix product with ones.
+    ones, (count, channels) = np.empty(g.shape[2] * g.shape[3], g.dtype), g.shape[:2]
+    ones.fill(1)
+    if last is not None:
+        return np.add.reduce(np.matmul(ones[None], last.reshape((count, len(ones), channels)))[:, 0], 0)
+    return np.add.reduce(np.matmul(g.reshape((-1, len(ones))), ones).reshape((count, channels)), 0)
 
 
 def _declare(

@@ -7,9 +7,10 @@ Images are cut into blocks, which depend on shapes alone, and each block is comp
 same for any number of threads, gradmgr.set_num_threads applies, OpenMP never starts threads of its own (after which a
 process must not fork), and arrays that are reordered into the library's layouts stay in the processor's cache.
 
-Images are computed, and returned, with the channels last in memory (`memory_order`), so that from one convolution to
-the next nothing is reordered; a training step of a residual network takes an eighth less time than with results in C
-order. Images in C order are reordered block by block. Weights are in C order, as parameters are.
+Where gradmgr-native is installed, images are returned with the channels last in memory (`memory_order`), so that from
+one convolution to the next nothing is reordered: a training step of a residual network takes an eighth less time than
+with results in C order. Batch norm and pooling by NumPy alone would take up to twice their time then, so that without
+those kernels results are in C order. Images are taken in both orders. Weights are in C order, as parameters are.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from gradmgr._arrays import libraries, onednn_library
+from gradmgr._arrays import libraries, native_kernels, onednn_library
 from gradmgr._arrays.blocks import run as run_blocks
 from gradmgr._arrays.memory_order import empty_with_channels_last, with_channels_last
 from gradmgr._arrays.onednn_library import Handle, Library, OneThread
@@ -39,7 +40,6 @@ _FROM, _TO = 1, 17
 _QUERIES = MappingProxyType({"forward": (129, 131, 133), "data": (130, 131, 134), "weights": (129, 132, 134)})
 _ARGUMENTS = MappingProxyType({"forward": (1, 33, 17), "data": (129, 33, 145), "weights": (1, 161, 145)})
 _MADE = MappingProxyType({"forward": 2, "data": 0, "weights": 1})  # the index of its result among the three
-_WANTED = _ACDB, _ANY, _ACDB  # layouts to compute in
 _Dims = ctypes.c_int64 * 12
 
 
@@ -82,7 +82,10 @@ class _Plan:
     ) -> None:
         self.library, self.kind, self.has_bias, self.made = library, kind, has_bias, _MADE[kind]
         plain = [self._describe(shape, tag) for shape, tag in zip(shapes, tags, strict=True)]
-        wanted: list[Any] = [self._describe(shape, tag) for shape, tag in zip(shapes, _WANTED, strict=True)]
+        images = _ACDB if _ACDB in tags else _ANY
+        wanted: list[Any] = [
+            self._describe(shape, tag) for shape, tag in zip(shapes, (images, _ANY, images), strict=True)
+        ]
         if like is not None:  # for the last images of a batch: use the weights in the layout of the full blocks
             wanted[1] = like.layouts[1]
         bias = self._describe(shapes[2][1:2], _A) if has_bias else None
@@ -341,6 +344,16 @@ def _images(array: Any) -> Any:
     return copy if copy.flags.c_contiguous or with_channels_last(copy) is not None else array.copy()
 
 
+def _empty_images(shape: tuple[int, ...]) -> Any:
+    """Return memory for a result."""
+    return (empty_with_channels_last if _keeps_channels_last() else np.empty)(shape, libraries.F4)
+
+
+def _keeps_channels_last() -> bool:
+    """Tell whether there are kernels of batch norm and pooling for images with the channels last."""
+    return native_kernels.kernels.get("norm_columns", libraries.F4) is not None
+
+
 def _tag_of(images: Any) -> int:
     """Return the layout of images; with one channel, or of one pixel, they have both."""
     has_both = images.shape[1] == 1 or images.shape[2] == images.shape[3] == 1
@@ -376,7 +389,7 @@ def forward(x: Any, w: Any, b: Any, geometry: Geometry) -> Any:
     library, work = _usable_library("forward", geometry, x.shape[0], w.shape, *((x, w) if b is None else (x, w, b)))
     if library is None:
         return None
-    z = empty_with_channels_last((x.shape[0], w.shape[0], *geometry.out), libraries.F4)
+    z = _empty_images((x.shape[0], w.shape[0], *geometry.out))
     b = None if b is None else _plain(b)
     return z if _Job(library, "forward", geometry, _images(x), _plain(w), z, b, work).run() else None
 
@@ -386,7 +399,7 @@ def data(g: Any, w: Any, b: Any, geometry: Geometry) -> Any:
     library, work = _usable_library("data", geometry, g.shape[0], w.shape, *((g, w) if b is None else (g, w, b)))
     if library is None:
         return None
-    x = empty_with_channels_last((g.shape[0], w.shape[1] * geometry.groups, *geometry.size), libraries.F4)
+    x = _empty_images((g.shape[0], w.shape[1] * geometry.groups, *geometry.size))
     if not _Job(library, "data", geometry, x, _plain(w), _images(g), None, work).run():
         return None
     return x if b is None else np.add(x, b.reshape((-1, 1, 1)), out=x)
