@@ -24,6 +24,7 @@ import numpy as np
 from gradmgr import errors
 from gradmgr._arrays.arguments import leaves_in, map_leaves
 from gradmgr._arrays.captured import CapturedArray, is_numpy
+from gradmgr._arrays.sums import sum_of_numpy
 
 Array = Any
 # By NumPy function: rule(level, *args, **kwargs), which may return NotImplemented for arguments it cannot handle.
@@ -533,7 +534,8 @@ class Batched:
         """Sum over axes of one example."""
         p = self._array
         if p.__class__ is np.ndarray and not args and (not keywords or keywords.keys() == {"keepdims"}):
-            return Batched(self.level, np.add.reduce(p, inner_axes(axis, p.ndim - 1), **keywords))
+            axes = inner_axes(axis, p.ndim - 1)
+            return Batched(self.level, sum_of_numpy(p, axes if axes.__class__ is tuple else (axes,), **keywords))
         return np.sum(self, axis, *args, **keywords)
 
     def astype(self, dtype: Any, order: str = "K", casting: str = "unsafe", copy: bool = True) -> Batched:

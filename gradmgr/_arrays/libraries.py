@@ -32,6 +32,8 @@ from gradmgr._arrays.captured import is_captured as is_captured
 from gradmgr._arrays.captured import is_numpy as is_numpy
 from gradmgr._arrays.gpu import is_on_gpu
 from gradmgr._arrays.gpu import loaded_cupy as loaded_cupy
+from gradmgr._arrays.memory_order import with_channels_last
+from gradmgr._arrays.sums import sum_of_numpy
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Array = Any  # numpy.ndarray, a NumPy scalar (a 0-d result), or cupy.ndarray
@@ -109,6 +111,12 @@ def is_scalar(array: Array) -> bool:
 def empty(shape: tuple[int, ...], like: Array) -> Array:
     """Return an uninitialised array in the library and dtype of another."""
     return (np if like.__class__ is np.ndarray else namespace(like)).empty(shape, like.dtype)
+
+
+def empty_like(like: Array) -> Array:
+    """Return an uninitialised array like another, with the channels last in memory if it has them so, or in C order."""
+    xp = np if like.__class__ is np.ndarray else namespace(like)
+    return xp.empty(like.shape, like.dtype) if with_channels_last(like) is None else xp.empty_like(like)
 
 
 def are_captured(*arrays: Array) -> bool:
@@ -441,13 +449,10 @@ def may_hold(mask: Array) -> bool:
     return root(mask) is not np or bool(mask.any())
 
 
-_add_reduce: Any = np.add.reduce  # its stubs do not know a keepdims that is a variable
-
-
 def sum_over(array: Array, axes: tuple[int, ...], keepdims: bool = False) -> Array:
     """Sum over axes; by the ufunc where that is NumPy's own, without its Python wrappers."""
     if array.__class__ is np.ndarray:
-        return _add_reduce(array, axis=axes, keepdims=keepdims)
+        return sum_of_numpy(array, axes, keepdims)
     return array.sum(axis=axes, keepdims=keepdims)
 
 

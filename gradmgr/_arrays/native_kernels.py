@@ -20,6 +20,7 @@ import numpy as np
 
 from gradmgr._arrays import blocks, libraries, native
 from gradmgr._arrays.captured import CapturedArray
+from gradmgr._arrays.memory_order import empty_with_channels_last, in_c_order, with_channels_last
 
 Array = Any
 
@@ -49,10 +50,16 @@ _SIGNATURES = {
     "norm_groups_vjp": (7, 2, 4),
     "norm_channels": (7, 4, 3),
     "norm_channels_vjp": (8, 3, 3),
+    "norm_columns": (7, 4, 2),
+    "norm_columns_vjp": (8, 3, 2),
     "max_pool2d": (4, 3, 7),
     "max_pool2d_vjp": (3, 1, 7),
     "avg_pool2d": (4, 2, 7),
     "avg_pool2d_vjp": (4, 2, 7),
+    "max_pool2d_columns": (3, 2, 8),
+    "max_pool2d_columns_vjp": (3, 1, 8),
+    "avg_pool2d_columns": (3, 1, 8),
+    "avg_pool2d_columns_vjp": (3, 1, 8),
     "grid_sample": (3, 1, 6),
     "grid_slopes": (4, 1, 6),
     "grid_spread": (3, 1, 6),
@@ -194,10 +201,36 @@ def contiguous(a: Array) -> Array:
 
 def empty(shape: tuple[int, ...], *like: Array) -> Array:
     """Return a new array in the dtype of the first array, captured where one of them is."""
-    for a in like:
+    one = first_captured(*like)
+    xp = np if one.__class__ is not CapturedArray else libraries.namespace(one)
+    return xp.empty(shape, like[0].dtype)
+
+
+def empty_like(x: Array, *others: Array) -> Array:
+    """Return a new array like the first, with the channels last if it has them so; captured where one of them is."""
+    if with_channels_last(x) is None:
+        return empty(x.shape, x, *others)
+    one = first_captured(x, *others)
+    if one.__class__ is not CapturedArray:
+        return np.empty_like(x)
+    made = libraries.namespace(one).empty((x.shape[0], *x.shape[2:], x.shape[1]), x.dtype)
+    return made.transpose(0, -1, *range(1, x.ndim - 1))
+
+
+def empty_images(shape: tuple[int, ...], dtype: Any, *like: Array) -> Array:
+    """Return a new array (batch, channels, rows, columns) with the channels last, captured where one of these is."""
+    one = first_captured(*like)
+    if one.__class__ is not CapturedArray:
+        return empty_with_channels_last(shape, np.dtype(dtype))
+    return libraries.namespace(one).empty((shape[0], *shape[2:], shape[1]), dtype).transpose(0, 3, 1, 2)
+
+
+def first_captured(*arrays: Array) -> Array:
+    """Return the first captured array, or the first one if none is."""
+    for a in arrays:
         if a.__class__ is CapturedArray:
-            return libraries.namespace(a).empty(shape, like[0].dtype)
-    return np.empty(shape, like[0].dtype)
+            return a
+    return arrays[0]
 
 
 def elementwise(name: str, x: Array, *others: Array) -> Array | None:
@@ -211,8 +244,9 @@ def elementwise(name: str, x: Array, *others: Array) -> Array | None:
     for a in others:  # all(...) of a generator takes twice as long
         if a.shape != x.shape:
             return None
-    made = empty(x.shape, x, *others)
-    run_elementwise(kernel, contiguous(x), *map(contiguous, others), made)
+    made = empty_like(x, *others)
+    whole, given = in_c_order(made, (x, *others))
+    run_elementwise(kernel, *map(contiguous, given), whole)
     return made
 
 

@@ -56,8 +56,9 @@ enum { KERNELS = 4, MOST_OPERANDS = 8, MOST_NUMBERS = 8, LANES = 16, STRIP = 409
 /* Numbers that a stack holds; runs shorter than SHORT are joined to up to JOINED numbers; rows whose sums are added up
  * apart, columns taken at a time, and flags of optimisers. */
 enum { PIECE = 512, SHORT = 128, JOINED = 4096, ROWS = 64, COLUMNS = 64, SHRINKS = 1, MAXIMIZES = 2, DECAYS = 4 };
-/* Positions sampled at a time; what is outside of an image; rows of the largest system. */
-enum { POSITIONS = 256, ZEROS = 0, BORDER = 1, REFLECTION = 2, MOST_ROWS = 16 };
+/* Columns whose statistics are found together; positions sampled at a time; what is outside of an image; rows of the
+ * largest system. */
+enum { TOGETHER = 256, POSITIONS = 256, ZEROS = 0, BORDER = 1, REFLECTION = 2, MOST_ROWS = 16 };
 
 static struct {
     word data_offset;                   /* of the address of an array's data in the array object */

@@ -1128,6 +1128,7 @@ KERNEL(sgd_momentum)
     return 0;
 }
 
+#include "columns_of_type.h"
 #include "logsumexp_of_type.h"
 #include "sampling_of_type.h"
 #include "systems_of_type.h"

@@ -306,10 +306,29 @@ def test_of_any_layout_gives_the_same_bits(case: str) -> None:
     expected = results(function, arrays)
     for laid_out in (np.asfortranarray, lambda a: np.repeat(a, 2, -1)[..., ::2] if a.ndim else a, unaligned):
         for one, other in zip(results(function, [laid_out(a) for a in arrays]), expected, strict=True):
-            if case.startswith("attention"):  # whose products BLAS computes otherwise
+            if case.startswith(("attention", "batch_norm")):  # BLAS computes products, kernels sums in another order
                 assert ulps(one, other) < 8
             else:
                 np.testing.assert_array_equal(one, other)
+
+
+OF_IMAGES = [case for case in CASES if case.startswith(("batch_norm", "max_pool", "avg_pool", "gelu_tanh"))]
+
+
+@pytest.mark.parametrize("case", OF_IMAGES)
+@pytest.mark.parametrize("channels", [1, 3, 16, 37])
+def test_channels_that_are_last_give_the_same_and_stay_last(case: str, channels: int) -> None:
+    function, (shape, *others) = CASES[case]
+    shapes = [(shape[0], channels, *shape[2:]), *[(channels,) for _ in others]]
+    x, *rest = [normal(*shape, seed=k).astype(np.float32) for k, shape in enumerate(shapes)]
+    expected = results(function, [x, *rest])
+    found = results(function, [np.moveaxis(np.moveaxis(x, 1, -1).copy(), -1, 1), *rest])
+    for one, other in zip(found, expected, strict=True):
+        if case.startswith(("max_pool", "gelu")):
+            np.testing.assert_array_equal(one, other)
+        else:  # sums in another order
+            assert ulps(one, other) < 8
+    assert np.moveaxis(found[0], 1, -1).flags.c_contiguous
 
 
 def unaligned(a: Any) -> Any:
@@ -722,6 +741,20 @@ def inputs_of_kernels(dtype: Any) -> dict[str, tuple[list[Any], tuple[int, ...],
         "norm_groups_vjp": ([g, row, x, row[7:], row[9:], w, pair], (12, 5, 14, 15), [1]),
         "norm_channels": ([x, row, row[1:], g, *[np.zeros(10, dtype) for _ in range(3)]], (12, 10, 7), [1e-5, 1, 1]),
         "norm_channels_vjp": ([g, row, x, row[9:], row[8:], w, pair, pair], (12, 10, 7), [1]),
+        "norm_columns": ([x, row, row[1:], g, *[np.zeros(21, dtype) for _ in range(3)]], (40, 21), [1e-5, 1, 1]),
+        "norm_columns_vjp": ([g, row, x, row[9:], row[8:], w, pair, pair], (40, 21), [1]),
+        "max_pool2d_columns": (
+            [x, np.zeros(4 * 40, dtype), np.zeros(4 * 40, np.uint8)],
+            (2, 6, 3, 2, 2, 4, 2, 20),
+            [3, 1, 1, 0, 1, 1],
+        ),
+        "max_pool2d_columns_vjp": (
+            [g, np.arange(840, dtype=np.uint8).reshape(12, 70) % 4, w],
+            (2, 6, 3, 2, 2, 4, 2, 20),
+            [2, 1, 0, 0, 1, 1],
+        ),
+        "avg_pool2d_columns": ([x, np.full(4, 7, dtype), w], (2, 6, 3, 2, 2, 4, 2, 20), [3, 1, 1, 0]),
+        "avg_pool2d_columns_vjp": ([g, np.full(4, 7, dtype), w], (2, 6, 3, 2, 2, 4, 2, 20), [3, 1, 1, 0]),
         "max_pool2d": (
             [x, np.zeros(2 * 30, dtype), np.zeros(2 * 30, np.uint8), np.zeros(2000, dtype)],
             (2, 14, 20, 5, 6, 4, 5),

@@ -32,6 +32,11 @@ def normal_float32(*shape, seed=0):
     return normal(*shape, seed=seed).astype(np.float32)
 
 
+def with_channels_last(images):
+    """A copy in which the channels are last in memory."""
+    return np.ascontiguousarray(images.transpose(0, 2, 3, 1)).transpose(0, 3, 1, 2)
+
+
 def draw(random):
     """The geometry and the shapes of x, w and the result of one random convolution, or of a transposed one."""
     groups, inputs, outputs = (int(n) for n in random.integers(1, 4, 3))
@@ -62,8 +67,10 @@ def both(kind, geometry, x, w, z, bias_of_z, bias_of_x):
 @needs_library
 @pytest.mark.parametrize(("block", "worth"), [(1 << 21, 1 << 24), (3000, 1)])
 @pytest.mark.parametrize("kind", ["forward", "data", "weights"])
-def test_it_agrees_with_numpy(monkeypatch, library, set_threads, kind, block, worth):
+@pytest.mark.parametrize("are_last", [True, False])
+def test_it_agrees_with_numpy(monkeypatch, library, set_threads, kind, block, worth, are_last):
     """In blocks of all images and of few, which do not divide them; with strides, gaps, groups, and one thread or 3."""
+    monkeypatch.setattr(onednn, "_keeps_channels_last", lambda: are_last)
     monkeypatch.setattr(onednn, "_BLOCK", block)
     monkeypatch.setattr(onednn, "_WORTH_THREADS", worth)
     random, met = np.random.default_rng(block), 0
@@ -73,13 +80,17 @@ def test_it_agrees_with_numpy(monkeypatch, library, set_threads, kind, block, wo
         arrays = [random.standard_normal(s).astype(np.float32) for s in (of_x, of_w, of_z, of_z[1:2], of_x[1:2])]
         if trial % 3 == 0:
             arrays[:3] = [np.asfortranarray(a) for a in arrays[:3]]
+        elif trial % 3 == 1:
+            arrays[0], arrays[2] = with_channels_last(arrays[0]), with_channels_last(arrays[2])
         set_threads(1)
         found, wanted = both(kind, geometry, *arrays)
         if found is None:
             continue
         met += 1
         assert found.dtype == np.float32
-        assert found.flags.c_contiguous
+        is_image = are_last and kind != "weights"
+        assert (found.transpose(0, 2, 3, 1) if is_image else found).flags.c_contiguous
+        assert found.flags.owndata
         assert np.allclose(found, wanted, rtol=1e-5, atol=3e-6 * abs(wanted).max()), (geometry, of_x, of_w)
         set_threads(3)
         assert np.array_equal(both(kind, geometry, *arrays)[0], found)
@@ -117,6 +128,81 @@ def test_derivatives_go_through_it(library):
             one, other = np.asarray(one), np.asarray(other)
             assert np.allclose(one, other, rtol=1e-5, atol=1e-5 * abs(other).max())
     assert library.plan.cache_info() == before  # the NumPy path did not call oneDNN
+
+
+LAYERS = {
+    "batch_norm": lambda z: F.batch_norm(z, None, None, training=True),
+    "batch_norm by running statistics": lambda z: F.batch_norm(z, np.zeros(16, "f4"), np.ones(16, "f4")),
+    "relu": F.relu,
+    "leaky_relu": F.leaky_relu,
+    "elu": F.elu,
+    "silu": F.silu,
+    "softplus": F.softplus,
+    "gelu": F.gelu,
+    "gelu by tanh": lambda z: F.gelu(z, "tanh"),
+    "dropout": lambda z: F.dropout(z, 0.3, rng=np.random.default_rng(0)),
+    "max_pool2d": lambda z: F.max_pool2d(z, 2),
+    "avg_pool2d": lambda z: F.avg_pool2d(z, 3, 1, 1),
+    "addition": lambda z: z + z * 2,
+    "concatenation": lambda z: gradmgr.numpy.concatenate([z, z * 2], axis=1),
+}
+
+
+@needs_library
+@pytest.mark.skipif(not onednn._keeps_channels_last(), reason="gradmgr-native is not installed")
+@pytest.mark.parametrize("side", [6, 40])
+@pytest.mark.parametrize("layer", LAYERS)
+def test_channels_stay_last_from_one_convolution_to_the_next(monkeypatch, library, layer, side):
+    """In results and their gradients, of small and large images; what is computed is what it is in C order."""
+
+    def run():
+        x, w = tensor(normal_float32(3, 5, side, side)), tensor(normal_float32(16, 5, 3, 3, seed=1))
+        seen = []
+        with GradManager().attach([x, w]) as gm:
+            z = F.conv2d(x, w, None, padding=1)
+            z.register_hook(lambda g: seen.append(g.numpy()))
+            y = LAYERS[layer](z)
+            y.register_hook(lambda g: seen.append(g.numpy()))
+            v = normal_float32(8, y.shape[1], 3, 3, seed=2)
+            gm.backward((F.conv2d(y, v, None, padding=1) ** 2).sum())
+        return [z.numpy(), y.numpy(), *seen], [x.grad.numpy(), w.grad.numpy()]
+
+    images, grads = run()
+    for a in images:
+        assert np.moveaxis(a, 1, -1).flags.c_contiguous
+    for a in grads:  # of leaves in C order
+        assert a.flags.c_contiguous
+    monkeypatch.setattr(onednn, "_keeps_channels_last", lambda: False)
+    for found, expected in zip((images, grads), run(), strict=True):
+        for one, other in zip(found, expected, strict=True):
+            assert np.allclose(one, other, rtol=1e-4, atol=1e-5 * abs(other).max())
+
+
+@needs_library
+@pytest.mark.parametrize("native", [True, False])
+def test_a_compiled_step_has_the_bits_of_an_eager_one(library, native):
+    """With the channels last in memory, from the first convolution to the last."""
+    w, v, u = (tensor(normal_float32(*shape, seed=k)) for k, shape in enumerate([(16, 3, 3, 3), (8, 16, 3, 3), (8,)]))
+    gm = GradManager().attach([w, v, u])
+
+    def step(x):
+        with gm:
+            z = F.batch_norm(F.conv2d(x, w, None, padding=1), None, None, training=True)
+            z = F.max_pool2d(F.relu(z), 2) + F.silu(F.avg_pool2d(z, 2))
+            z = F.gelu(F.conv2d(z, v, u))
+            gm.backward((z.reshape(len(x), -1) ** 2).mean())
+        return [z, *[t.grad for t in (w, v, u)]]
+
+    compiled = gradmgr.compile(step, native=native)
+    for k in range(4):
+        x = normal_float32(6, 3, 20, 20, seed=10 + k)
+        results = []
+        for run in (compiled, step):
+            results.append([t.numpy().tobytes() for t in run(x)])
+            for t in (w, v, u):
+                t.grad = None
+        assert results[0] == results[1]
+    assert "eagerly" not in compiled.explain()
 
 
 @needs_library

@@ -14,6 +14,7 @@ import numpy as np
 
 from gradmgr import errors
 from gradmgr._arrays import libraries
+from gradmgr._arrays.memory_order import memory_order
 from gradmgr._engine.cleanup import Scope, complete
 from gradmgr._engine.context import current, paused, recorders, set_current
 from gradmgr._engine.entry import KINDS, VJPS, declare_kind, flat, op_name
@@ -396,12 +397,6 @@ class save_on_cpu(saved_tensors_hooks):  # noqa: N801  # torch's spelling
             return t if t.device == "cpu" or is_batched else _HostCopy(a, pin_memory)
 
         super().__init__(pack, lambda kept: kept.on_device() if isinstance(kept, _HostCopy) else kept)
-
-
-def memory_order(array: Any) -> tuple[int, ...]:
-    """Return the axes from the slowest to the fastest in memory; a dense array transposed so is C-contiguous."""
-    strides = array.strides
-    return tuple(sorted(range(array.ndim), key=lambda k: (-abs(strides[k]), k)))
 
 
 class _HostCopy:

@@ -27,8 +27,9 @@ import numpy as np
 
 from gradmgr import errors
 from gradmgr._arrays import libraries, memory
+from gradmgr._arrays.memory_order import memory_order
 from gradmgr._engine.context import current, recorders
-from gradmgr._engine.history.saved_values import PackedValue, is_of_write, memory_order, pack_entry
+from gradmgr._engine.history.saved_values import PackedValue, is_of_write, pack_entry
 from gradmgr._engine.observers import Entry, Observer
 from gradmgr._engine.tensor import raw
 

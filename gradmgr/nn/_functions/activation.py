@@ -14,6 +14,7 @@ import numpy as np
 from gradmgr import errors
 from gradmgr._arrays import libraries, native_kernels
 from gradmgr._arrays.blocks import BLOCK, blocks, run
+from gradmgr._arrays.memory_order import in_c_order, with_channels_last
 from gradmgr._engine.custom import custom
 from gradmgr._engine.elementwise import elementwise
 from gradmgr._engine.op import Function
@@ -69,12 +70,12 @@ def run_in_blocks(piece: Function, made: Any, arrays: tuple[Any, ...], scratch: 
     if not made.ndim:  # slices of it would be numbers
         run_in_blocks(piece, made.reshape(1), tuple([a.reshape(1) for a in arrays]), scratch)
         return made
-    if (
-        made.nbytes <= BLOCK or not scratch
-    ):  # without scratch it is one pass over memory, in which two threads took longer
-        piece(made, *arrays, *(libraries.empty((scratch, *made.shape), made) if scratch else ()))
+    whole, arrays = in_c_order(made, arrays)
+    # without scratch it is one pass over memory, in which two threads took longer
+    if made.nbytes <= BLOCK or not scratch:
+        piece(whole, *arrays, *(libraries.empty((scratch, *whole.shape), whole) if scratch else ()))
         return made
-    out, flat = made.reshape(-1), [a.reshape(-1) for a in arrays]
+    out, flat = whole.reshape(-1), [a.reshape(-1) for a in arrays]
     parts = blocks(out.size, out.nbytes)
     free: list[Any] = []
 
@@ -89,6 +90,11 @@ def run_in_blocks(piece: Function, made: Any, arrays: tuple[Any, ...], scratch: 
 
     run(work, parts)
     return made
+
+
+def _empty_as(value: Any, g: Any) -> Any:
+    """Return an uninitialised array for the cotangent of a value, in its order in memory; captured where g is."""
+    return libraries.empty_like(value if g.__class__ is np.ndarray or value.__class__ is not np.ndarray else g)
 
 
 def _integers(x: Any) -> Any:
@@ -106,9 +112,10 @@ def _relu_kernel(x: Any) -> Any:
     """Compute max(x, 0); with NumPy against an array of zeros, as a scalar takes three times as long."""
     if x.__class__ is not np.ndarray:
         return np.maximum(x, _zeros_of_row(x))
-    if x.nbytes > BLOCK and x.flags.c_contiguous:
+    is_last = x.ndim > 2 and with_channels_last(x) is not None
+    if x.nbytes > BLOCK and (is_last or x.flags.c_contiguous):
         return _relu_in_blocks(x)
-    made = np.zeros(x.shape, x.dtype)
+    made = np.zeros_like(x) if is_last else np.zeros(x.shape, x.dtype)
     return np.maximum(x, made, out=made)
 
 
@@ -118,8 +125,9 @@ def _relu_in_blocks(x: Any) -> Any:
     Zeros of its size in new memory are read before they are written: two page faults for each page, where the result
     alone takes one.
     """
-    made = np.empty(x.shape, x.dtype)
-    flat, out, parts = x.reshape(-1), made.reshape(-1), blocks(x.size, x.nbytes)
+    made = libraries.empty_like(x)
+    whole, (given,) = in_c_order(made, (x,))
+    flat, out, parts = given.reshape(-1), whole.reshape(-1), blocks(x.size, x.nbytes)
     zeros = np.zeros(parts[0].stop, x.dtype)
     for part in parts:
         here = out[part]
@@ -130,6 +138,9 @@ def _relu_in_blocks(x: Any) -> Any:
 def _zeros_of_row(x: Any) -> Any:
     """Return zeros for the last axes of a large captured array, which a replay compares it with; else the number 0."""
     if libraries.are_captured_from(x) and x.nbytes > BLOCK:
+        if with_channels_last(x) is not None:
+            zeros = libraries.namespace(x).zeros((*x.shape[2:], x.shape[1]), x.dtype)
+            return zeros.transpose(-1, *range(x.ndim - 2))
         for first in range(x.ndim - 1, 0, -1):
             if math.prod(x.shape[first:]) >= _LONG_ROW:
                 return libraries.namespace(x).zeros(x.shape[first:], x.dtype)
@@ -141,7 +152,7 @@ def _relu_rule(g: Any, out: Any) -> Any:
     """Return g where out is not 0, and 0 elsewhere, even where g is inf or NaN, which times 0 would be NaN."""
     if not can_run_in_blocks(g, out):
         return choose(raw(out) != 0, g, g.dtype.type(0))
-    made = np.empty(g.shape, g.dtype)
+    made = _empty_as(out, g)
     run_in_blocks(_where_not_0, _integers(made), (_integers(g), out))
     return made
 
@@ -192,7 +203,7 @@ def _positive_or(x: Any, y: Any) -> Any:
 @libraries.captured_as_one(unless=lambda g, positive, _: _is_captured_block(g, positive))
 def _leaky_rule(g: Any, positive: Any, negative_slope: float) -> Any:
     if can_run_in_blocks(g, positive):
-        made = np.empty(g.shape, g.dtype)
+        made = _empty_as(positive, g)
         return run_in_blocks(lambda out, g, y: _leaky_piece(out, g, y, negative_slope), made, (g, positive))
     g = widen_half(g)
     return choose(raw(positive) > 0, g, g * negative_slope)
@@ -209,7 +220,7 @@ def _leaky_piece(out: Any, g: Any, positive: Any, slope: float) -> None:
 
 def _leaky_kernel(x: Any, negative_slope: float) -> Any:
     if 0 < negative_slope <= 1 and can_run_in_blocks(x):
-        return run_in_blocks(lambda out, x: _greater_piece(out, x, negative_slope), np.empty(x.shape, x.dtype), (x,))
+        return run_in_blocks(lambda out, x: _greater_piece(out, x, negative_slope), libraries.empty_like(x), (x,))
     wide = widen_half(x)
     return choose(x > 0, wide, wide * negative_slope).astype(x.dtype, copy=False)
 
@@ -252,9 +263,7 @@ def leaky_relu(input: Any, negative_slope: float = 0.01) -> Any:
 def _elu_kernel(x: Any, alpha: float) -> Any:
     with np.errstate(all="ignore"):  # expm1 overflows for large positive x, where its value is not used
         if can_run_in_blocks(x) or _is_captured_block(x):
-            return run_in_blocks(
-                lambda out, x, low: _elu_piece(out, x, low, alpha), libraries.empty(x.shape, x), (x,), 1
-            )
+            return run_in_blocks(lambda out, x, low: _elu_piece(out, x, low, alpha), libraries.empty_like(x), (x,), 1)
         wide = widen_half(x)
         return choose(x > 0, wide, np.expm1(wide) * alpha).astype(x.dtype, copy=False)
 
@@ -272,7 +281,7 @@ def _elu_piece(out: Any, x: Any, low: Any, alpha: float) -> None:
 @libraries.captured_as_one(unless=lambda g, out, alpha: alpha == 1 and _is_captured_block(g, out))
 def _elu_rule(g: Any, out: Any, alpha: float) -> Any:
     if alpha == 1 and (can_run_in_blocks(g, out) or _is_captured_block(g, out)):
-        return run_in_blocks(_elu_slope_piece, libraries.empty(g.shape, g), (g, out))
+        return run_in_blocks(_elu_slope_piece, _empty_as(out, g), (g, out))
     g = widen_half(g)
     return choose(raw(out) > 0, g, g * (widen_half(out) + alpha))
 
@@ -418,14 +427,14 @@ def _gated_rule(g: Any, x: Any, out: Any, piece: Function, rule: Function) -> An
             made[...] = rule(g, x)
 
     with np.errstate(all="ignore"):
-        return run_in_blocks(work, libraries.empty(g.shape, g), (g, x, out), 2)
+        return run_in_blocks(work, _empty_as(x, g), (g, x, out), 2)
 
 
 @libraries.captured_as_one(unless=_is_captured_block)
 def _silu_kernel(x: Any) -> Any:
     with np.errstate(all="ignore"):
         if can_run_in_blocks(x) or _is_captured_block(x):
-            return run_in_blocks(_silu_piece, libraries.empty(x.shape, x), (x,))
+            return run_in_blocks(_silu_piece, libraries.empty_like(x), (x,))
         wide = widen_half(x)
         made = np.exp(-wide)
         made += 1
@@ -484,7 +493,7 @@ def silu(input: Any) -> Any:
 def _softplus_kernel(x: Any, beta: float, threshold: float) -> Any:
     with np.errstate(all="ignore"):
         if _is_plain_softplus(x, beta, threshold) and (can_run_in_blocks(x) or _is_captured_block(x)):
-            return run_in_blocks(_softplus_piece, libraries.empty(x.shape, x), (x,), 1)
+            return run_in_blocks(_softplus_piece, libraries.empty_like(x), (x,), 1)
         wide = widen_half(x)
         z = wide * beta
         made = np.log1p(np.exp(-np.abs(z)))
@@ -512,7 +521,7 @@ def _softplus_piece(out: Any, x: Any, work: Any) -> None:
 def _softplus_rule(g: Any, x: Any, beta: float, threshold: float) -> Any:
     if _is_plain_softplus(x, beta, threshold) and (can_run_in_blocks(g, x) or _is_captured_block(g, x)):
         with np.errstate(all="ignore"):
-            return run_in_blocks(_softplus_slope_piece, libraries.empty(g.shape, g), (g, x))
+            return run_in_blocks(_softplus_slope_piece, _empty_as(x, g), (g, x))
     z = widen_half(x) * beta
     return g * choose(raw(z) > threshold, z.dtype.type(1), special.expit(z))
 
@@ -598,7 +607,7 @@ def _compute(kernel: Function, x: Any) -> Any:
     """Call kernel(out, x, *scratch) with three scratch arrays and return `out`; half precision becomes float32."""
     with np.errstate(all="ignore"):
         if can_run_in_blocks(x) or _is_captured_block(x):
-            return run_in_blocks(kernel, libraries.empty(x.shape, x), (x,), 3)
+            return run_in_blocks(kernel, libraries.empty_like(x), (x,), 3)
         xp, wide = libraries.namespace(x), wide_dtype(x.dtype)
         made = xp.empty(x.shape or (1,), wide)  # out= takes no scalars
         kernel(made, x.reshape(made.shape), *[xp.empty(made.shape, wide) for _ in range(3)])
@@ -782,7 +791,7 @@ def _gelu_tanh_kernel(x: Any) -> Any:
         return made
     with np.errstate(all="ignore"):
         if can_run_in_blocks(x) or _is_captured_block(x):
-            return run_in_blocks(_gelu_tanh_piece, libraries.empty(x.shape, x), (x,), 1)
+            return run_in_blocks(_gelu_tanh_piece, libraries.empty_like(x), (x,), 1)
         if (one := libraries.in_one(_gelu_tanh_kernel, x)) is not None:
             return one(x)
         wide = widen_half(x)

@@ -258,7 +258,7 @@ def _bce_logits_kernel(x: Any, y: Any, pos_weight: Any) -> Any:
     """Compute p y log(1 + exp(-x)) + (1 - y) log(1 + exp(x)), both terms without loss of small values."""
     with np.errstate(all="ignore"):
         if pos_weight is None and _can_run_in_blocks(x, y):
-            return run_in_blocks(_bce_logits_piece, libraries.empty(x.shape, x), (x, y), 2)
+            return run_in_blocks(_bce_logits_piece, libraries.empty_like(x), (x, y), 2)
         rest = np.log1p(np.exp(-np.abs(x)))
         right = (rest + np.maximum(-x, 0)) * y
         if pos_weight is not None:
@@ -300,7 +300,7 @@ def _bce_logits_slope_piece(out: Any, g: Any, x: Any, y: Any, work: Any) -> None
 def _bce_logits_x(g: Any, x: Any, y: Any, pos_weight: Any) -> Any:
     if pos_weight is None and _can_run_in_blocks(x, g, y):
         with np.errstate(all="ignore"):
-            return run_in_blocks(_bce_logits_slope_piece, libraries.empty(x.shape, x), (g, x, y), 1)
+            return run_in_blocks(_bce_logits_slope_piece, libraries.empty_like(x), (g, x, y), 1)
     right = y * special.expit(-x)
     if pos_weight is not None:
         right = right * pos_weight

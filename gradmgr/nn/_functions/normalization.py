@@ -580,7 +580,7 @@ _batch_norm_of_input: Function = several(
 
 def _has_kernel(name: str, layout: Layout, x: Any, weight: Any, bias: Any) -> bool:
     arrays = [None if z is None else raw(z) for z in (x, weight, bias)]
-    return kernels.find(name, layout, *arrays) is not None
+    return kernels.find(kernels.name_for(name, arrays[0], layout), layout, *arrays) is not None
 
 
 # ---------------------------------------------------------------- by given statistics

@@ -6,6 +6,11 @@ does not support or computes more slowly than NumPy, the functions here return N
 Images are cut into blocks, which depend on shapes alone, and each block is computed by one thread. So results are the
 same for any number of threads, gradmgr.set_num_threads applies, OpenMP never starts threads of its own (after which a
 process must not fork), and arrays that are reordered into the library's layouts stay in the processor's cache.
+
+Where gradmgr-native is installed, images are returned with the channels last in memory (`memory_order`), so that from
+one convolution to the next nothing is reordered: a training step of a residual network takes an eighth less time than
+with results in C order. Batch norm and pooling by NumPy alone would take up to twice their time then, so that without
+those kernels results are in C order. Images are taken in both orders. Weights are in C order, as parameters are.
 """
 
 from __future__ import annotations
@@ -16,8 +21,9 @@ from typing import Any
 
 import numpy as np
 
-from gradmgr._arrays import libraries, onednn_library
+from gradmgr._arrays import libraries, native_kernels, onednn_library
 from gradmgr._arrays.blocks import run as run_blocks
+from gradmgr._arrays.memory_order import empty_with_channels_last, with_channels_last
 from gradmgr._arrays.onednn_library import Handle, Library, OneThread
 from gradmgr.nn._functions.windows import Geometry
 
@@ -26,6 +32,7 @@ from gradmgr.nn._functions.windows import Geometry
 _IN_ORDER, _F32 = 1, 3
 _FORWARD, _DIRECT = 64, 1
 _ANY, _A, _ABCD, _ABCDE = 1, 2, 5, 6  # format tags: the library's choice, and C order
+_ACDB = 22  # channels last
 _SCRATCHPAD_MD, _SCRATCHPAD = 136, 80
 _BIAS = 41
 _FROM, _TO = 1, 17
@@ -60,15 +67,25 @@ def convolution_library() -> str:
 class _Plan:
     """The library's primitives for a convolution, or one of its adjoints, of given shapes and number of images.
 
-    Images, weights and results are its operands 0, 1 and 2.
+    Images, weights and results are its operands 0, 1 and 2; they are given in the layouts of these tags.
     """
 
     def __init__(
-        self, library: Library, kind: str, geometry: Geometry, shapes: Any, has_bias: bool, like: _Plan | None
+        self,
+        library: Library,
+        kind: str,
+        geometry: Geometry,
+        shapes: Any,
+        tags: tuple[int, int, int],
+        has_bias: bool,
+        like: _Plan | None,
     ) -> None:
         self.library, self.kind, self.has_bias, self.made = library, kind, has_bias, _MADE[kind]
-        plain = [self._describe(shape, _ABCDE if len(shape) == 5 else _ABCD) for shape in shapes]
-        wanted: list[Any] = [self._describe(shape, _ANY) for shape in shapes]
+        plain = [self._describe(shape, tag) for shape, tag in zip(shapes, tags, strict=True)]
+        images = _ACDB if _ACDB in tags else _ANY
+        wanted: list[Any] = [
+            self._describe(shape, tag) for shape, tag in zip(shapes, (images, _ANY, images), strict=True)
+        ]
         if like is not None:  # for the last images of a batch: use the weights in the layout of the full blocks
             wanted[1] = like.layouts[1]
         bias = self._describe(shapes[2][1:2], _A) if has_bias else None
@@ -165,13 +182,13 @@ class _Executor:
             self.library.check(status, "dnnl_primitive_execute")
 
     def reorder(self, operand: int, plain: int, reordered: int) -> None:
-        """Copy an operand from an address in C order to one in the primitive's layout, or the result back."""
+        """Copy an operand from an address as it was given to one in the primitive's layout, or the result back."""
         self.library.set_address(self.plain_memory[operand], plain)
         self.library.set_address(self.reordered[operand], reordered)
         self._execute(self.reorders[operand], self.reorder_arguments[operand])
 
     def run(self, addresses: list[int], workspace: int, is_laid_out: bool) -> None:
-        """Execute the primitive on arrays in C order; only the weights may be in its layout already."""
+        """Execute the primitive on arrays as they were described; only the weights may be in its layout already."""
         set_address = self.library.set_address
         reordered, at = list(addresses), workspace
         for k, reorder in enumerate(self.reorders):
@@ -211,13 +228,14 @@ def _address(array: Any) -> int:
 
 
 class _Job:
-    """One convolution: the three operands in C order, one of which is its result."""
+    """One convolution: its three operands, one of which is its result; images with the channels last, or in C order."""
 
     def __init__(
         self, library: Library, kind: str, geometry: Geometry, x: Any, w: Any, z: Any, b: Any, multiplications: int
     ) -> None:
         self.library, self.kind, self.geometry, self.bias = library, kind, geometry, b
         self.operands = x, w, z
+        self.tags = _tag_of(x), _ABCDE if geometry.groups > 1 else _ABCD, _tag_of(z)
         self.addresses = [_address(x), _address(w), _address(z)]
         self.count: int = x.shape[0]
         self.steps = x.nbytes // self.count, z.nbytes // self.count  # bytes of an image
@@ -242,7 +260,8 @@ class _Job:
         if groups > 1:
             w = (groups, w[0] // groups, *w[1:])
         shapes = ((images, *x[1:]), w, (images, *z[1:]))
-        found: _Plan | None = self.library.plan(_Plan, self.kind, self.geometry, shapes, self.bias is not None, like)
+        description = self.kind, self.geometry, shapes, self.tags, self.bias is not None, like
+        found: _Plan | None = self.library.plan(_Plan, *description)
         return found
 
     def run(self) -> bool:
@@ -315,6 +334,32 @@ def _plain(array: Any) -> Any:
     return array if flags.c_contiguous and flags.aligned else array.copy()
 
 
+def _images(array: Any) -> Any:
+    """Return images as they are, or a copy, if they are neither in C order nor have the channels last."""
+    if array.flags.aligned and with_channels_last(array) is not None:
+        return array
+    if array.flags.c_contiguous:
+        return _plain(array)
+    copy = array.copy(order="K")  # as of some of the channels
+    return copy if copy.flags.c_contiguous or with_channels_last(copy) is not None else array.copy()
+
+
+def _empty_images(shape: tuple[int, ...]) -> Any:
+    """Return memory for a result."""
+    return (empty_with_channels_last if _keeps_channels_last() else np.empty)(shape, libraries.F4)
+
+
+def _keeps_channels_last() -> bool:
+    """Tell whether there are kernels of batch norm and pooling for images with the channels last."""
+    return native_kernels.kernels.get("norm_columns", libraries.F4) is not None
+
+
+def _tag_of(images: Any) -> int:
+    """Return the layout of images; with one channel, or of one pixel, they have both."""
+    has_both = images.shape[1] == 1 or images.shape[2] == images.shape[3] == 1
+    return _ABCD if images.flags.c_contiguous and not has_both else _ACDB
+
+
 def _is_faster_in_numpy(kind: str, work: int, w: tuple[int, ...], groups: int) -> bool:
     """Tell whether NumPy takes less time for this convolution."""
     inputs, outputs = w[1], w[0] // groups
@@ -344,9 +389,9 @@ def forward(x: Any, w: Any, b: Any, geometry: Geometry) -> Any:
     library, work = _usable_library("forward", geometry, x.shape[0], w.shape, *((x, w) if b is None else (x, w, b)))
     if library is None:
         return None
-    z = np.empty((x.shape[0], w.shape[0], *geometry.out), np.float32)
+    z = _empty_images((x.shape[0], w.shape[0], *geometry.out))
     b = None if b is None else _plain(b)
-    return z if _Job(library, "forward", geometry, _plain(x), _plain(w), z, b, work).run() else None
+    return z if _Job(library, "forward", geometry, _images(x), _plain(w), z, b, work).run() else None
 
 
 def data(g: Any, w: Any, b: Any, geometry: Geometry) -> Any:
@@ -354,8 +399,8 @@ def data(g: Any, w: Any, b: Any, geometry: Geometry) -> Any:
     library, work = _usable_library("data", geometry, g.shape[0], w.shape, *((g, w) if b is None else (g, w, b)))
     if library is None:
         return None
-    x = np.empty((g.shape[0], w.shape[1] * geometry.groups, *geometry.size), np.float32)
-    if not _Job(library, "data", geometry, x, _plain(w), _plain(g), None, work).run():
+    x = _empty_images((g.shape[0], w.shape[1] * geometry.groups, *geometry.size))
+    if not _Job(library, "data", geometry, x, _plain(w), _images(g), None, work).run():
         return None
     return x if b is None else np.add(x, b.reshape((-1, 1, 1)), out=x)
 
@@ -367,4 +412,4 @@ def weights(x: Any, g: Any, geometry: Geometry) -> Any:
     if library is None:
         return None
     w = np.empty(shape, np.float32)
-    return w if _Job(library, "weights", geometry, _plain(x), w, _plain(g), None, work).run() else None
+    return w if _Job(library, "weights", geometry, _images(x), w, _images(g), None, work).run() else None

@@ -16,6 +16,7 @@ import numpy as np
 
 from gradmgr import errors
 from gradmgr._arrays import libraries, native_kernels
+from gradmgr._arrays.memory_order import with_channels_last
 from gradmgr._engine.custom import several
 from gradmgr._engine.op import Function, linear
 from gradmgr._engine.tensor import Tensor, raw, wrap
@@ -153,12 +154,34 @@ def _max_pool_natively(x: Any, geometry: Geometry) -> Any:
     kernel = _find_kernel("max_pool2d", x, geometry)
     if kernel is None:
         return None
+    if (last := with_channels_last(x)) is not None:
+        return _max_pool_columns(x, last, geometry)
     z = native_kernels.empty((*x.shape[:2], *geometry.out), x)
     which = new_array("empty", z.shape, np.uint8, x)
     scratch = native_kernels.empty((_size_of_scratch(geometry),), x)
     given = native_kernels.contiguous(x), z, which, scratch
     kernel(*given, x.shape[0] * x.shape[1], *_lengths_and_numbers(geometry))
     return z, which
+
+
+def _max_pool_columns(x: Any, last: Any, geometry: Geometry) -> Any:
+    """Return the same with the channels last, as they are in x; `last` is the view (batch, rows, columns, channels)."""
+    shape = (*x.shape[:2], *geometry.out)
+    z, which = native_kernels.empty_images(shape, x.dtype, x), native_kernels.empty_images(shape, np.uint8, x)
+    kernel = native_kernels.find("max_pool2d_columns", x)
+    kernel(last, *map(_channels_last, (z, which)), *_lengths_of_columns(x, geometry))
+    return z, which
+
+
+def _channels_last(x: Any) -> Any:
+    """Return a view, or a copy in that order, of images as (batch, rows, columns, channels)."""
+    return native_kernels.contiguous(x.transpose(0, 2, 3, 1))
+
+
+def _lengths_of_columns(x: Any, geometry: Geometry) -> tuple[Any, ...]:
+    """Return what a kernel for images with the channels last is given of them and of windows."""
+    lengths = _lengths_and_numbers(geometry)
+    return x.shape[0], *lengths[:6], x.shape[1], *lengths[6:]
 
 
 @libraries.captured_as_one(unless=lambda x, geometry: _find_kernel("max_pool2d", x, geometry) is not None)
@@ -210,6 +233,11 @@ def _find_scatter(g: Any, which: Any) -> Any:
 def _scatter_kernel(g: Any, which: Any, geometry: Geometry) -> Any:
     """Add each number to the given tap of its window: the adjoint of picking."""
     kernel = _find_scatter(g, which)
+    if kernel is not None and with_channels_last(which) is not None:
+        made = native_kernels.empty_images((*g.shape[:2], *geometry.size), g.dtype, g, which)
+        kernel = native_kernels.find("max_pool2d_columns_vjp", g)
+        kernel(*map(_channels_last, (g, which, made)), *_lengths_of_columns(g, geometry))
+        return made
     if kernel is not None:
         made = native_kernels.empty((*g.shape[:2], *geometry.size), g, which)
         given = native_kernels.contiguous(g), native_kernels.contiguous(which), made
@@ -281,12 +309,18 @@ def _has_kernel(x: Any, geometry: Geometry, divisor: int | None, include_padding
 
 
 def _run_natively(
-    kernel: Any, x: Any, made: tuple[int, ...], geometry: Geometry, divisor: int | None, include_padding: bool
+    name: str, x: Any, made: tuple[int, ...], geometry: Geometry, divisor: int | None, include_padding: bool
 ) -> Any:
     """Return what a kernel makes of x, the images or cotangents of the means; in planes of the shape `made`."""
-    z, by = native_kernels.empty((*x.shape[:2], *made), x), np.ones(math.prod(geometry.out) + native_kernels.LANES)
+    by = np.ones(math.prod(geometry.out) + native_kernels.LANES)
     sizes_of_windows = _window_sizes(geometry, include_padding) if divisor is None else divisor
     by[: -native_kernels.LANES].reshape(geometry.out)[...] = sizes_of_windows
+    if (last := with_channels_last(x)) is not None:
+        z = native_kernels.empty_images((*x.shape[:2], *made), x.dtype, x)
+        kernel = native_kernels.find(name.replace("2d", "2d_columns"), x)
+        kernel(last, by.astype(x.dtype), _channels_last(z), *_lengths_of_columns(x, geometry))
+        return z
+    z, kernel = native_kernels.empty((*x.shape[:2], *made), x), native_kernels.find(name, x)
     scratch = native_kernels.empty((_size_of_scratch_of_means(geometry),), x)
     lengths = x.shape[0] * x.shape[1], *geometry.size, *geometry.out, *geometry.kernel
     numbers = map(float, (*geometry.stride, *geometry.padding))
@@ -303,8 +337,8 @@ def _size_of_scratch_of_means(geometry: Geometry) -> int:
 
 @libraries.captured_as_one(unless=_has_kernel)
 def _mean_kernel(x: Any, geometry: Geometry, divisor: int | None, include_padding: bool) -> Any:
-    if (kernel := _find_kernel_of_means("avg_pool2d", x, geometry)) is not None:
-        return _run_natively(kernel, x, geometry.out, geometry, divisor, include_padding)
+    if _find_kernel_of_means("avg_pool2d", x, geometry) is not None:
+        return _run_natively("avg_pool2d", x, geometry.out, geometry, divisor, include_padding)
     work = accumulation_dtype(x.dtype)
     if _is_whole(geometry):
         total = libraries.sum_over(x.astype(work, copy=False), (2, 3), True)
@@ -324,8 +358,8 @@ def _mean_kernel(x: Any, geometry: Geometry, divisor: int | None, include_paddin
 @libraries.captured_as_one(unless=_has_kernel)
 def _mean_adjoint_kernel(g: Any, geometry: Geometry, divisor: int | None, include_padding: bool) -> Any:
     """Add each number, divided by the window's size, to all elements of its window: the adjoint of the mean."""
-    if (kernel := _find_kernel_of_means("avg_pool2d_vjp", g, geometry)) is not None:
-        return _run_natively(kernel, g, geometry.size, geometry, divisor, include_padding)
+    if _find_kernel_of_means("avg_pool2d_vjp", g, geometry) is not None:
+        return _run_natively("avg_pool2d_vjp", g, geometry.size, geometry, divisor, include_padding)
     work = accumulation_dtype(g.dtype)
     shares = _divide(g.astype(work, copy=False), geometry, divisor, include_padding)
     if _is_whole(geometry):
