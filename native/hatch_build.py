@@ -50,8 +50,8 @@ def platform_tag() -> str:
 
 
 def build(source: Path, folder: Path) -> Path:
-    """Compile the machine, and the kernels beside it, into a folder, and return the path of the library."""
-    sources = [source, source.parent / "kernels.c"]
+    """Compile the machine, with kernels and products beside it, into a folder, and return the path of the library."""
+    sources = [source, source.parent / "kernels.c", source.parent / "products.c"]
     with tempfile.TemporaryDirectory() as made:
         if sys.platform == "win32":
             target = folder / "machine.dll"

@@ -1,4 +1,4 @@
-"""Level fused: products of matrices by oneDNN where that is faster, added to sums at once, and merged.
+"""Level fused: products of matrices by oneDNN or the machine where that is faster, added to sums at once, and merged.
 
 Of `t = a @ b; total += t` remains one product that adds to what `total` holds. A sum of such products, as the gradient
 of weights that each step of a recurrent network uses, becomes one product of all rows of the factors: they are placed
@@ -28,7 +28,7 @@ from gradmgr._arrays.captured import Layout
 from gradmgr._arrays.lowering import product_of
 from gradmgr._arrays.native import UfuncLoop
 from gradmgr._arrays.products import Products, loop_of
-from gradmgr._arrays.steps import Step, View, elementwise, of_loop, size_of
+from gradmgr._arrays.steps import Step, Temporary, View, elementwise, of_loop, size_of
 
 _F4 = np.dtype(np.float32)
 _ITEM = _F4.itemsize
@@ -75,17 +75,19 @@ class Counts(NamedTuple):
 
     Attributes:
         products: in the program, as NumPy would compute them.
-        by_library: that oneDNN computes.
+        replaced: that NumPy does not compute.
         added: of these, that are added to a sum at once.
         merged: that are parts of larger ones.
         merges: of how many larger ones.
+        by_machine: of those that NumPy does not compute, which the machine computes, and not oneDNN.
     """
 
     products: int
-    by_library: int
+    replaced: int
     added: int
     merged: int
     merges: int
+    by_machine: int
 
 
 class Fusion:
@@ -105,7 +107,7 @@ class Fusion:
         self._held = self._aliased | {analysis.base_of(slot) for slot in results}
         self._places: set[Any] = set()  # the memory of sums
         self._changed: set[int] = set()  # calls whose products have been dealt with
-        self._count = self._by_onednn = self._added = self._merged = self._merges = 0
+        self._count = self._replaced = self._by_machine = self._added = self._merged = self._merges = 0
 
     def apply(self) -> None:
         """Change the steps."""
@@ -127,7 +129,7 @@ class Fusion:
 
     def counts(self) -> Counts:
         """Return what has been done."""
-        return Counts(self._count, self._by_onednn, self._added, self._merged, self._merges)
+        return Counts(self._count, self._replaced, self._added, self._merged, self._merges, self._by_machine)
 
     # ------------------------------------------------------------ which calls there are
 
@@ -272,7 +274,7 @@ class Fusion:
         steps: dict[int, list[Step]] = defaultdict(list)
         for number, term in enumerate(each.terms):
             made = _turned(term.product, each.place)
-            steps[term.added] += self._by_library([term.product], made, is_new=number == 0, turned=True)
+            steps[term.added] += self._replacing([term.product], made, is_new=number == 0, turned=True)
             if term.made != term.added:
                 self._drop(term)
         for number, changed_steps in steps.items():
@@ -309,7 +311,7 @@ class Fusion:
             if not self._fits_as_sum(product):
                 begins_here = False
                 continue
-            steps = self._by_library([term.product], product, is_new=False)
+            steps = self._replacing([term.product], product, is_new=False)
             if begins_here:
                 first = each.terms[0]
                 steps = [*self._alone(_moved(first.product, each.place)), *steps]
@@ -403,10 +405,10 @@ class Fusion:
                 self._drop(term)
                 self.analysis.steps[term.added][:] = []
         if each.is_new and not self._is_faster(merged):
-            steps = self._checked_steps(originals, merged, is_new=True) if self._checked else [merged]
+            steps = self._checked_steps(originals, merged, [merged], is_new=True) if self._checked else [merged]
         else:
-            steps = self._by_library(originals, merged, is_new=each.is_new)
-            self._by_onednn += len(products) - 1
+            steps = self._replacing(originals, merged, is_new=each.is_new)
+            self._replaced += len(products) - 1
         self.analysis.steps[last][:] = [*copies, *steps]
         self._changed.add(last)
         self._merged += len(products)
@@ -440,24 +442,59 @@ class Fusion:
         """Return the steps of one product, which replaces what its target held."""
         if not self._is_product(step) or not _is_plain(step) or not self._is_faster(step):
             return [step]
-        return self._by_library([step], step, is_new=True)
+        return self._replacing([step], step, is_new=True)
 
     def _is_faster(self, step: Step) -> bool:
         _, n, k, m = step.dims
         return self.products.are_faster(n, k, m, b_transposed=step.strides[6] != _ITEM)
 
-    def _by_library(self, originals: Sequence[Step], step: Step, *, is_new: bool, turned: bool = False) -> list[Step]:
-        """Return the steps of a product of oneDNN's in place of some of NumPy's, or of their transposes if turned."""
-        self._by_onednn += 1
-        function, context, auxdata = self.products.function, self.products.context, 0 if is_new else 1
-        made = replace(step, function=function, context=context, auxdata=auxdata, keeps=self.products)
-        return self._checked_steps(originals, made, is_new=is_new, turned=turned) if self._checked else [made]
+    def _replacing(self, originals: Sequence[Step], step: Step, *, is_new: bool, turned: bool = False) -> list[Step]:
+        """Return the steps of a product in place of some of NumPy's, or of their transposes if turned."""
+        self._replaced += 1
+        made = self._computed(step, 0 if is_new else 1)
+        return self._checked_steps(originals, step, made, is_new=is_new, turned=turned) if self._checked else made
+
+    def _computed(self, step: Step, adds: int) -> list[Step]:
+        """Return the steps of a product that NumPy does not compute, in the way that is the fastest."""
+        products, (_, n, k, m) = self.products, step.dims
+        b_transposed = step.strides[6] != _ITEM
+        if products.are_faster_by_machine(n, k, m, b_transposed=b_transposed):
+            self._by_machine += 1
+            return [replace(step, function=products.own, context=0, auxdata=adds, keeps=None)]
+        by_onednn = replace(step, function=products.function, context=products.context, auxdata=adds, keeps=products)
+        is_one = step.dims[0] == 1 and not step.outer
+        if is_one and b_transposed and not adds and products.are_faster_transposed(n, k, m):
+            return self._through_transposes(by_onednn)
+        return [by_onednn]
+
+    def _through_transposes(self, step: Step) -> list[Step]:
+        """Return the steps of a @ b.T as the transpose of b @ a.T, for contiguous b."""
+        _, n, k, m = step.dims
+        s, (a, b, c) = step.strides, step.operands
+        steps = []
+        if s[4] == _ITEM:
+            given = (Temporary(n * k * _ITEM), 0)
+            steps.append(self._transposed(a, given, (n, k), (s[3], n * _ITEM)))
+            a_strides = n * _ITEM, _ITEM
+        else:
+            given, a_strides = a, (s[4], s[3])
+        made = (Temporary(n * m * _ITEM), 0)
+        strides = (0, 0, 0, s[6], s[5], *a_strides, n * _ITEM, _ITEM)
+        steps.append(replace(step, operands=(b, given, made), dims=(1, m, k, n), strides=strides))
+        steps.append(self._transposed(made, c, (m, n), (n * _ITEM, s[7])))
+        return steps
+
+    def _transposed(
+        self, source: tuple[Any, int], target: tuple[Any, int], shape: tuple[int, int], pitches: tuple[int, int]
+    ) -> Step:
+        """Return the step that transposes a matrix whose rows, and those of the transpose, are so many bytes apart."""
+        return Step(self.products.transpose, (source, target), (_ITEM, _ITEM), (1, *shape), pitches)
 
     def _checked_steps(
-        self, originals: Sequence[Step], made: Step, *, is_new: bool, turned: bool = False
+        self, originals: Sequence[Step], step: Step, made: Sequence[Step], *, is_new: bool, turned: bool = False
     ) -> list[Step]:
-        """Return a product's steps with those that compare it with NumPy's, and put NumPy's in its place."""
-        target = _views_of(made)[2]
+        """Return what computes a product, with steps that compare it with NumPy's, and put NumPy's in its place."""
+        target = _views_of(step)[2]
         if turned:
             shape, strides = target.shape, target.strides
             target = target._replace(shape=(*shape[:-2], *shape[:-3:-1]), strides=(*strides[:-2], *strides[:-3:-1]))
@@ -478,7 +515,7 @@ class Fusion:
         compare = elementwise(self.products.within, [target, expected, bound], context=_bits_of_bound(terms), writes=0)
         compare.flat = False  # a stop is then at this step
         compare.failure = f"a product of {terms} terms differs from NumPy's by more than rounding"
-        return [*steps, made, compare, elementwise(self._copy, [expected, target])]
+        return [*steps, *made, compare, elementwise(self._copy, [expected, target])]
 
     def _absolute_of(self, view: View, to: View) -> Step:
         return elementwise(self._absolute.function, [view, to], **of_loop(self._absolute))

@@ -251,7 +251,9 @@ class Program:
         if not self._has_fused_products():
             return f"native, {how}"
         found = self._replay.fusion
-        text = f"fused, {how}: oneDNN computes {found.by_library} of {found.products} matrix products in float32"
+        of_both = {"oneDNN computes": found.replaced - found.by_machine, "the machine": found.by_machine}
+        listed = " and ".join([f"{who} {count}" for who, count in of_both.items()][: 1 + bool(found.by_machine)])
+        text = f"fused, {how}: {listed} of {found.products} matrix products in float32"
         if found.added:
             text += f", {found.added} of them added to a sum at once"
         if found.merged:
@@ -260,7 +262,7 @@ class Program:
 
     def _has_fused_products(self) -> bool:
         found = getattr(self._replay, "fusion", None)
-        return found is not None and bool(found.by_library or found.merged)
+        return found is not None and bool(found.replaced or found.merged)
 
     def has_graphs(self) -> bool:
         """Tell whether CUDA graphs make some of the calls."""

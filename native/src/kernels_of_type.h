@@ -116,7 +116,7 @@ INLINE ORDERED OF_TYPE(in_order)(ORDERED bits)
 FOR_EACH_PROCESSOR static REAL OF_TYPE(largest)(const REAL *x, word n)
 {
     ORDERED most = OF_TYPE(in_order)((ORDERED)OF_TYPE(bits_of)(x[0]));
-    for (word k = 1; k < n; k++) {
+    for (word k = 0; k < n; k++) { /* from the first on, so that a row of 16 is one vector */
         const ORDERED here = OF_TYPE(in_order)((ORDERED)OF_TYPE(bits_of)(x[k]));
         most = here > most ? here : most;
     }
@@ -373,8 +373,8 @@ INLINE word OF_TYPE(mask_row)(REAL *RESTRICT x, const uint8_t *RESTRICT masked, 
     if (masked)
         for (word k = 0; k < end; k++)
             x[k] = masked[row * n + k] ? -(REAL)INFINITY : x[k];
-    for (word k = seen; k < end; k++)
-        x[k] = -(REAL)INFINITY;
+    for (word k = seen / LANES * LANES; k < end; k++) /* whole vectors, as they are read next */
+        x[k] = k < seen ? x[k] : -(REAL)INFINITY;
     return end;
 }
 

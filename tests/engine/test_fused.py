@@ -44,6 +44,17 @@ def everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(Products, name, lambda self, n, k, m, *, b_transposed: True)
 
 
+@pytest.fixture
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let products be computed in one way, where they can be."""
+    assert FOUND is not None
+    if request.param != "oneDNN" and not FOUND.own:
+        pytest.skip("the machine's own loop has not been measured on this processor")
+    by_machine, transposed = request.param == "machine", request.param == "transposed"
+    monkeypatch.setattr(Products, "are_faster_by_machine", lambda self, n, k, m, *, b_transposed: by_machine)
+    monkeypatch.setattr(Products, "are_faster_transposed", lambda self, n, k, m: transposed)
+
+
 def float32(*shape: int, seed: int = 0) -> Array:
     return normal(*shape, seed=seed).astype(np.float32)
 
@@ -94,8 +105,12 @@ def layouts(n: int, m: int) -> list[Array]:
     return [wide[:n, :m].copy(), np.asfortranarray(wide[:n, :m]), wide[:n, :m], wide[::2, ::2]]
 
 
-@pytest.mark.usefixtures("everywhere")
-@pytest.mark.parametrize("n", [1, 2, 5, 17, 64])
+@pytest.mark.usefixtures("everywhere", "way")
+@pytest.mark.parametrize(
+    ("way", "n"),
+    [*[("oneDNN", n) for n in (1, 2, 5, 17, 64)], ("machine", 5), ("machine", 17), ("transposed", 17)],
+    indirect=["way"],
+)
 def test_products_of_any_layout(n: int) -> None:
     for k, m in itertools.product((1, 2, 16, 33), repeat=2):
         for a, b in itertools.product(layouts(n, k), layouts(k, m)):
@@ -108,7 +123,7 @@ def test_products_of_any_layout(n: int) -> None:
         *(stack, other),
         bound=lambda x, y: [bound_of(x, y), bound_of(x[0], y), bound_of(x[:, None], y[None])],
     )
-    assert counts.by_library == (3 if n > 1 else 0)
+    assert counts.replaced == (3 if n > 1 else 0)
 
 
 @pytest.mark.usefixtures("everywhere")
@@ -116,7 +131,7 @@ def test_other_dtypes_are_numpys() -> None:
     for dtype in ("f8", "c8", "i4"):
         a = (normal(5, 5) * 9).astype(dtype)
         fused, _, exact, _ = replays_of(lambda x: [x @ x], a)
-        assert fused.fusion.by_library == 0
+        assert fused.fusion.replaced == 0
         assert fused(a)[0].tobytes() == exact(a)[0].tobytes()
 
 
@@ -136,7 +151,7 @@ def test_bits_depend_neither_on_where_arrays_lie_nor_on_the_run() -> None:
     for n, k, m in ((64, 256, 256), (33, 100, 65), (128, 64, 128), (32, 64, 64)):
         a, b = float32(n, k), float32(m, k, seed=1)
         fused, *_ = replays_of(lambda x, y: [x @ y.T], a, b)
-        assert fused.fusion.by_library == 1
+        assert fused.fusion.replaced == 1
         expected = fused(a, b)[0]
         for shift in (0, 1, 3, 7, 8, 16):
             given = []
@@ -182,6 +197,52 @@ def test_where_onednn_is_faster() -> None:
         assert several.are_faster(n, k, m, b_transposed=transposed) == by_several
 
 
+@pytest.mark.parametrize(
+    ("n", "k", "m", "by_one", "by_several", "is_transposed"),
+    [
+        (64, 256, 256, True, False, False),
+        (128, 32, 32, True, True, False),
+        (16, 8, 16, True, True, False),
+        (2, 31, 4, True, True, False),
+        (2, 32, 64, False, False, False),
+        (8, 64, 256, False, False, False),
+        (64, 8, 3, False, False, False),
+        (1, 8, 64, False, False, False),
+        (64, 1024, 64, False, False, False),
+        (128, 1024, 1024, False, False, True),
+        (100, 1024, 1024, False, False, False),
+        (256, 512, 512, False, False, False),
+    ],
+)
+def test_where_the_machine_is_faster(
+    n: int, k: int, m: int, by_one: bool, by_several: bool, is_transposed: bool
+) -> None:
+    library = onednn_library.found.get()
+    assert MACHINE is not None
+    assert library is not None
+    if not MACHINE.has("multiply_f4"):
+        pytest.skip("the machine was not built for AVX-512")
+    for threads, expected in ((1, by_one), (2, by_several)):
+        with_own = Products(MACHINE, library, threads, has_own=True)
+        assert with_own.are_faster_by_machine(n, k, m, b_transposed=True) == expected
+        assert not with_own.are_faster_by_machine(n, k, m, b_transposed=False)
+        assert with_own.are_faster_transposed(n, k, m) == is_transposed
+        without = Products(MACHINE, library, threads)
+        assert not without.are_faster_by_machine(n, k, m, b_transposed=True)
+        assert not without.are_faster_transposed(n, k, m)
+
+
+def test_products_in_the_machines_own_loop_go_through_blocks_of_terms_and_of_columns() -> None:
+    assert FOUND is not None
+    if not FOUND.own:
+        pytest.skip("the machine's own loop has not been measured on this processor")
+    for n, k, m in ((29, 300, 130), (64, 256, 65), (15, 31, 5), (48, 512, 48)):
+        counts = check(lambda x, y: [x @ y.T], float32(n, k), float32(m, k), bound=lambda x, y: [bound_of(x, y.T)])
+        assert counts.by_machine == 1
+    counts = check(lambda x, y: [x @ y.T], float32(32, 520), float32(530, 520), bound=lambda x, y: [bound_of(x, y.T)])
+    assert (counts.replaced, counts.by_machine) == (1, 0)
+
+
 # ---------------------------------------------------------------- sums of products
 
 
@@ -200,7 +261,7 @@ def weights_bound(xs: Array, gs: Array) -> list[Array]:
 
 def test_a_sum_over_steps_is_one_product() -> None:
     counts = check(weights, float32(12, 8, 33), float32(12, 8, 64, seed=1), bound=weights_bound)
-    assert counts == (12, 12, 0, 12, 1) or counts == (12, 0, 0, 12, 1)
+    assert counts in ((12, 12, 0, 12, 1, 0), (12, 0, 0, 12, 1, 0))
 
 
 def test_factors_are_placed_one_after_the_other() -> None:
@@ -251,7 +312,7 @@ def test_two_products_are_added_at_once() -> None:
         return [made]
 
     counts = check(formula, float32(48, 32), float32(32, 48, seed=1))
-    assert (counts.by_library, counts.added) == (3, 2)
+    assert (counts.replaced, counts.added) == (3, 2)
 
 
 def written_between(x: Array, g: Array) -> list[Any]:
@@ -372,7 +433,7 @@ def test_products_for_small_batches_are_turned_where_they_can_be(name: str, monk
         return found if isinstance(found, list) else [found]
 
     arrays = float32(256, 64), float32(8, 64, seed=1), float32(256, seed=2)
-    assert check(formula, *arrays).by_library == (name in READ_BY_COLUMNS)
+    assert check(formula, *arrays).replaced == (name in READ_BY_COLUMNS)
     assert bool(made) == (name in READ_BY_COLUMNS)
 
     def of_two(w: Array, x: Array, b: Array) -> list[Any]:
@@ -382,7 +443,7 @@ def test_products_for_small_batches_are_turned_where_they_can_be(name: str, monk
         return found if isinstance(found, list) else [found]
 
     counts = check(of_two, *arrays)
-    assert (counts.by_library, counts.added) == ((2, 1) if name in READ_BY_COLUMNS else (0, 0))
+    assert (counts.replaced, counts.added) == ((2, 1) if name in READ_BY_COLUMNS else (0, 0))
     check(lambda w, x, b: [read(gates(w, x) + gates(w * 2, np.cos(x)), b)][:1] if name != "twice" else [w], *arrays)
 
 
@@ -482,7 +543,8 @@ def test_exact_gives_the_bits_of_eager() -> None:
     for one, other in zip(fused.run(), eager, strict=True):
         assert np.abs(one - other).max() <= 256 * ROUNDING * np.abs(other).max()
     assert "fused, in" in fused.step.explain()
-    assert "oneDNN computes 5 of" in fused.step.explain()
+    assert FOUND is not None
+    assert ("oneDNN computes 3 and the machine 2 of" if FOUND.own else "oneDNN computes 5 of") in fused.step.explain()
 
 
 def test_as_a_decorator() -> None:
@@ -518,7 +580,7 @@ def test_processors_that_have_not_been_measured_compute_by_numpy(monkeypatch: py
 def _wrong_sum(original: Any, self: Any, originals: Any, step: Any, *, is_new: bool) -> Any:
     steps = original(self, originals, step, is_new=is_new)
     for each in steps:
-        if each.function == self.products.function:
+        if each.function in (self.products.function, self.products.own):
             each.auxdata = 1 - each.auxdata
     return steps
 
@@ -526,7 +588,7 @@ def _wrong_sum(original: Any, self: Any, originals: Any, step: Any, *, is_new: b
 def _wrong_place(original: Any, self: Any, originals: Any, step: Any, *, is_new: bool) -> Any:
     steps = original(self, originals, step, is_new=is_new)
     for each in steps:
-        if each.function == self.products.function:
+        if each.function in (self.products.function, self.products.own):
             (base, offset), *others = each.operands
             each.operands = ((base, offset + 4), *others)
             each.dims = (each.dims[0], each.dims[1] - 1, *each.dims[2:])
@@ -536,14 +598,14 @@ def _wrong_place(original: Any, self: Any, originals: Any, step: Any, *, is_new:
 def _wrong_depth(original: Any, self: Any, originals: Any, step: Any, *, is_new: bool) -> Any:
     steps = original(self, originals, step, is_new=is_new)
     for each in steps:
-        if each.function == self.products.function:
+        if each.function in (self.products.function, self.products.own):
             each.dims = (*each.dims[:2], each.dims[2] - 1, each.dims[3])
     return steps
 
 
 @pytest.mark.parametrize("change", [_wrong_sum, _wrong_place, _wrong_depth])
 def test_a_changed_product_is_found(change: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Fusion, "_by_library", functools.partialmethod(_changed, change, Fusion._by_library))
+    monkeypatch.setattr(Fusion, "_replacing", functools.partialmethod(_changed, change, Fusion._replacing))
     step = Trained(gradmgr.compile)
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
