@@ -1,4 +1,7 @@
-"""Special functions under scipy.special's names and definitions; those in which SciPy's kernels work need SciPy."""
+"""Special functions under scipy.special's names and definitions; those in which SciPy's kernels work need SciPy.
+
+Shapes and dtypes are SciPy's; without it a function that needs it raises MissingDependencyError.
+"""
 
 from gradmgr.ops.arithmetic import sinc
 from gradmgr.ops.bessel import i0, i0e, i1, i1e, iv, j0, j1, jv

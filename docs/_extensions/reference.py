@@ -131,7 +131,11 @@ def numpy_chapters() -> Iterator[Page]:
         names = [name for name in left if name in more or made_by.get(name) in modules]
         for name in names:
             del left[name]
-        intro = "Functions of ``gradmgr.numpy``, by the names and with the arguments of NumPy's."
+        intro = (
+            "Functions of ``gradmgr.numpy``, by the names and with the arguments of NumPy's. Shapes, dtypes and the "
+            "types of errors are NumPy's, too; an error begins with the name of the function that was called, and a "
+            "call that raises has changed nothing."
+        )
         yield Page(f"numpy.{chapter}", title, "gradmgr.numpy", tuple(sorted(names)), intro)
     intro = "Types, constants and functions of ``gradmgr.numpy`` that are NumPy's own."
     yield Page("numpy.types", "Types and constants", "gradmgr.numpy", tuple(left), intro)

@@ -2,7 +2,8 @@
 
 A `Module` holds parameters, which a `GradManager` attaches by name; `gradmgr.save` writes its `state_dict`, and
 `load_state_dict` restores it. Parameters are float32 unless a layer is made with `dtype`. Random numbers come from the
-numpy.random.Generator passed as `rng` to layers and to `nn.init`: one seed makes a whole model reproducible.
+numpy.random.Generator passed as `rng` to layers and to `nn.init`: one seed makes a whole model reproducible. A layer
+takes the shapes that its docstring names, and raises what its function in `nn.functional` does.
 
 >>> import numpy as np
 >>> from gradmgr import GradManager, nn

@@ -1,5 +1,7 @@
 """Discrete Fourier transforms on Tensors: the names and keywords of `numpy.fft`, differentiable.
 
+Shapes, dtypes and the types of errors are those of `numpy.fft`.
+
 >>> import gradmgr
 >>> import gradmgr.numpy as np
 >>> x = gradmgr.tensor([1.0, 2.0, 3.0])

@@ -1,6 +1,7 @@
 """Linear algebra on Tensors: the names and keywords of `numpy.linalg`, differentiable, batched and complex.
 
-`expm` and `solve_triangular` are those of `scipy.linalg`.
+`expm` and `solve_triangular` are those of `scipy.linalg`. Shapes, dtypes and the types of errors are NumPy's, such as
+`LinAlgError` for a singular matrix.
 
 >>> import gradmgr
 >>> import gradmgr.numpy as np

@@ -18,6 +18,7 @@ WITHOUT_EXAMPLE = {
     "gradmgr.distributed.recv": "a second rank",
     "gradmgr.distributed.send": "a second rank",
     "gradmgr.errors.AllocatorError": "a C library other than glibc",
+    "gradmgr.errors.DeviceError": "that there is no GPU",
     "gradmgr.errors.MissingDependencyError": "that SciPy, for example, is not installed",
     "gradmgr.errors.MixedArraysError": "a GPU",
     "gradmgr.errors.RankFailedError": "a second rank",
