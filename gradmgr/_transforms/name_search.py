@@ -135,8 +135,9 @@ class Search:
 
     def run(self, values: tuple[Any, ...]) -> None:
         """Search from these values on, until nothing new is named."""
-        before = -1
-        while before != (before := len(self._words) + len(self._texts)):
+        found = -1
+        while found != len(self._words) + len(self._texts):
+            found = len(self._words) + len(self._texts)
             self._seen.clear()
             for value in values:
                 self._visit_safely(value, "an argument")
@@ -172,8 +173,10 @@ class Search:
         everything = not self._words.isdisjoint(_REFLECTION)
         for name in attributes_of(value):
             if name not in getattr(kind, "__dataclass_fields__", ()) and (name in self._words or everything):
-                code = next((facts.code for facts in self._facts_of.values() if name in facts.words), None)
-                self._refuse(f"it reads {name} of an argument, a {kind.__name__}, which is no field of it", name, code)
+                reader = next((facts.code for facts in self._facts_of.values() if name in facts.words), None)
+                self._refuse(
+                    f"it reads {name} of an argument, a {kind.__name__}, which is no field of it", name, reader
+                )
 
     def _add_settings(self) -> None:
         """Add what code depends on that is of no object: names that are not there, options, registries."""
@@ -201,7 +204,8 @@ class Search:
         if not isinstance(place, Attribute) or type(name.read()) is not int or not self._words.isdisjoint(_REFLECTION):
             return False
         kind = type(place.owner())
-        is_plain = kind.__setattr__ is object.__setattr__ and not hasattr(kind, place.name)
+        named = {name for cls in kind.__mro__ if cls is not object for name in vars(cls)}
+        is_plain = named.isdisjoint(("__setattr__", place.name))
         uses = [facts.counted for facts in self._facts_of.values() if place.name in facts.words]
         return is_plain and bool(uses) and all(place.name in counted for counted in uses)
 
@@ -547,6 +551,8 @@ class Search:
 
     def _compares_whole(self, value: Any) -> bool:
         """Tell whether code may compare, or write out, all attributes of an object without naming them."""
+        if any(root_of(cls.__module__) == "pydantic" for cls in type(value).__mro__):  # whose code is not read
+            return True
         return is_of_names(value) and not (self._words.isdisjoint(_TEXTS) and EQUALITY not in self._words)
 
     def _visit_classes(self, kind: type, *, is_made: bool) -> None:
