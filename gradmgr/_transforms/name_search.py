@@ -205,7 +205,7 @@ class Search:
             return False
         kind = type(place.owner())
         named = {name for cls in kind.__mro__ if cls is not object for name in vars(cls)}
-        is_plain = named.isdisjoint(("__setattr__", place.name))
+        is_plain = named.isdisjoint(("__setattr__", place.name)) and not self._compares_whole(place.owner())
         uses = [facts.counted for facts in self._facts_of.values() if place.name in facts.words]
         return is_plain and bool(uses) and all(place.name in counted for counted in uses)
 

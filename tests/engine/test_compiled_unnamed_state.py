@@ -647,6 +647,10 @@ class Trainer:
         self.steps += 1
         return x * self.steps
 
+    def step_by_halves(self, x: Any) -> Any:
+        self.steps += 0.5  # type: ignore[assignment]  # no integer any more
+        return x * 2
+
     def step_with_a_hook(self, x: Any) -> Any:
         with self.manager:
             y = self.w * x
@@ -672,11 +676,11 @@ def test_attributes_that_only_count_are_counted_by_a_replay(method: str) -> None
     assert "calls:" in compiled.explain()
 
 
-@pytest.mark.parametrize("method", ["step_that_reads", "step_with_a_hook"])
+@pytest.mark.parametrize("method", ["step_that_reads", "step_by_halves", "step_with_a_hook"])
 def test_attributes_that_others_may_read_are_not_counted_by_a_replay(method: str) -> None:
     trainer, other = Trainer(), Trainer()
     compiled = compile(getattr(trainer, method))
-    with refusal(r"changes an argument\.steps|steps grows|changes an argument\.examples"):
+    with refusal(r"changes an argument\.steps|changes steps|steps grows|changes an argument\.examples"):
         for x in tensors(count=5):
             same(compiled(x), getattr(other, method)(x))
             assert (trainer.steps, trainer.examples) == (other.steps, other.examples)
