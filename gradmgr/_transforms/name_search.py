@@ -28,7 +28,6 @@ from gradmgr._transforms.code_facts import (
     EQUALITY,
     MAKING,
     PATTERN,
-    TEXT,
     CodeFacts,
     facts_of,
     line_of,
@@ -45,7 +44,7 @@ from gradmgr._transforms.hidden_state import (
     volatile_module_of,
 )
 from gradmgr._transforms.name_tests import Attribute, CountOfAttributes, OfItself
-from gradmgr._transforms.settings import Setting, absent_globals, class_as_it_is, settings_read
+from gradmgr._transforms.settings import TEXTS, Setting, absent_globals, class_as_it_is, settings_read
 from gradmgr._transforms.sources import (
     BY_BYTES,
     BY_TEXT,
@@ -92,7 +91,6 @@ _REFLECTION = frozenset(
         *("locals", "methodcaller", "vars", PATTERN),
     )
 )
-_TEXTS = frozenset((TEXT, "array2string", "array_repr", "array_str", "format", "repr", "str"))
 # Attributes of functions and classes that do not stand in their dicts.
 _OF_FUNCTIONS = frozenset(("__annotations__", "__doc__", "__module__", "__name__", "__qualname__"))
 _OF_CLASSES = frozenset(("__name__", "__qualname__"))
@@ -183,7 +181,7 @@ class Search:
         for key, (variables, names) in self._absent.items():
             self.names[key, "absent"] = absent_globals(variables, names)
         if self.obstacle is None:
-            for setting in settings_read(self._words, self._texts, asks_classes=self._asks_classes()):
+            for setting in settings_read(self._words, asks_classes=self._asks_classes()):
                 self.names[setting.name, "setting"] = setting
 
     def asks_class(self) -> bool:
@@ -553,7 +551,7 @@ class Search:
         """Tell whether code may compare, or write out, all attributes of an object without naming them."""
         if any(root_of(cls.__module__) == "pydantic" for cls in type(value).__mro__):  # whose code is not read
             return True
-        return is_of_names(value) and not (self._words.isdisjoint(_TEXTS) and EQUALITY not in self._words)
+        return is_of_names(value) and not (self._words.isdisjoint(TEXTS) and EQUALITY not in self._words)
 
     def _visit_classes(self, kind: type, *, is_made: bool) -> None:
         """Visit what code names of a class, inherited or not, and the methods that it need not name."""
@@ -582,7 +580,7 @@ class Search:
         if method[:2] != "__":
             return is_of_program(kind.__module__) and self._may_make(method)
         if method == "__repr__":
-            return not self._words.isdisjoint(_TEXTS)
+            return not self._words.isdisjoint(TEXTS)
         return method in _OF_COPIES and not self._words.isdisjoint(_COPYING)
 
     def _may_make(self, name: str) -> bool:
