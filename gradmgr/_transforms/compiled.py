@@ -225,7 +225,7 @@ class Compiled:
     def _warn(self, why: str) -> None:
         if not self._has_warned:
             self._has_warned = True
-            name = getattr(self.function, "__qualname__", repr(self.function))
+            name = getattr(self.function, "__qualname__", None) or repr(self.function)
             errors.warn(f"{name} is not replayed, and runs as if it were not compiled: {why}", errors.CompileWarning)
 
     # ------------------------------------------------------------ for the user

@@ -90,8 +90,14 @@ class Environment:
 
     def counted(self) -> list[tuple[Attribute, int]]:
         """Return the attributes to which the function only adds that it has changed, and by how much."""
-        now = [(place, vars(place.owner()).get(place.name, before), before) for place, before in self._counters]
-        return [(place, after - before) for place, after, before in now if type(after) is int and after != before]
+        found = []
+        for place, before in self._counters:
+            after = vars(place.owner()).get(place.name)
+            if type(after) is not int:
+                self.change = f"the function changes {place.name}, an integer, into something else"
+            elif after != before:
+                found.append((place, after - before))
+        return found
 
     def settle(self, known: Iterable[Any]) -> None:
         """Note as an obstacle what the function has changed since, unseen by a capture, and drop what only this needs.

@@ -28,7 +28,6 @@ from gradmgr._transforms.code_facts import (
     EQUALITY,
     MAKING,
     PATTERN,
-    TEXT,
     CodeFacts,
     facts_of,
     line_of,
@@ -45,7 +44,7 @@ from gradmgr._transforms.hidden_state import (
     volatile_module_of,
 )
 from gradmgr._transforms.name_tests import Attribute, CountOfAttributes, OfItself
-from gradmgr._transforms.settings import Setting, absent_globals, class_as_it_is, settings_read
+from gradmgr._transforms.settings import TEXTS, Setting, absent_globals, class_as_it_is, settings_read
 from gradmgr._transforms.sources import (
     BY_BYTES,
     BY_TEXT,
@@ -92,7 +91,6 @@ _REFLECTION = frozenset(
         *("locals", "methodcaller", "vars", PATTERN),
     )
 )
-_TEXTS = frozenset((TEXT, "array2string", "array_repr", "array_str", "format", "repr", "str"))
 # Attributes of functions and classes that do not stand in their dicts.
 _OF_FUNCTIONS = frozenset(("__annotations__", "__doc__", "__module__", "__name__", "__qualname__"))
 _OF_CLASSES = frozenset(("__name__", "__qualname__"))
@@ -135,8 +133,9 @@ class Search:
 
     def run(self, values: tuple[Any, ...]) -> None:
         """Search from these values on, until nothing new is named."""
-        before = -1
-        while before != (before := len(self._words) + len(self._texts)):
+        found = -1
+        while found != len(self._words) + len(self._texts):
+            found = len(self._words) + len(self._texts)
             self._seen.clear()
             for value in values:
                 self._visit_safely(value, "an argument")
@@ -172,15 +171,17 @@ class Search:
         everything = not self._words.isdisjoint(_REFLECTION)
         for name in attributes_of(value):
             if name not in getattr(kind, "__dataclass_fields__", ()) and (name in self._words or everything):
-                code = next((facts.code for facts in self._facts_of.values() if name in facts.words), None)
-                self._refuse(f"it reads {name} of an argument, a {kind.__name__}, which is no field of it", name, code)
+                reader = next((facts.code for facts in self._facts_of.values() if name in facts.words), None)
+                self._refuse(
+                    f"it reads {name} of an argument, a {kind.__name__}, which is no field of it", name, reader
+                )
 
     def _add_settings(self) -> None:
         """Add what code depends on that is of no object: names that are not there, options, registries."""
         for key, (variables, names) in self._absent.items():
             self.names[key, "absent"] = absent_globals(variables, names)
         if self.obstacle is None:
-            for setting in settings_read(self._words, self._texts, asks_classes=self._asks_classes()):
+            for setting in settings_read(self._words, asks_classes=self._asks_classes()):
                 self.names[setting.name, "setting"] = setting
 
     def asks_class(self) -> bool:
@@ -201,7 +202,8 @@ class Search:
         if not isinstance(place, Attribute) or type(name.read()) is not int or not self._words.isdisjoint(_REFLECTION):
             return False
         kind = type(place.owner())
-        is_plain = kind.__setattr__ is object.__setattr__ and not hasattr(kind, place.name)
+        named = {name for cls in kind.__mro__ if cls is not object for name in vars(cls)}
+        is_plain = named.isdisjoint(("__setattr__", place.name)) and not self._compares_whole(place.owner())
         uses = [facts.counted for facts in self._facts_of.values() if place.name in facts.words]
         return is_plain and bool(uses) and all(place.name in counted for counted in uses)
 
@@ -547,7 +549,9 @@ class Search:
 
     def _compares_whole(self, value: Any) -> bool:
         """Tell whether code may compare, or write out, all attributes of an object without naming them."""
-        return is_of_names(value) and not (self._words.isdisjoint(_TEXTS) and EQUALITY not in self._words)
+        if any(root_of(cls.__module__) == "pydantic" for cls in type(value).__mro__):  # whose code is not read
+            return True
+        return is_of_names(value) and not (self._words.isdisjoint(TEXTS) and EQUALITY not in self._words)
 
     def _visit_classes(self, kind: type, *, is_made: bool) -> None:
         """Visit what code names of a class, inherited or not, and the methods that it need not name."""
@@ -576,7 +580,7 @@ class Search:
         if method[:2] != "__":
             return is_of_program(kind.__module__) and self._may_make(method)
         if method == "__repr__":
-            return not self._words.isdisjoint(_TEXTS)
+            return not self._words.isdisjoint(TEXTS)
         return method in _OF_COPIES and not self._words.isdisjoint(_COPYING)
 
     def _may_make(self, name: str) -> bool:

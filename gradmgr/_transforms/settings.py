@@ -16,8 +16,8 @@ from gradmgr._arrays.blocks import get_num_threads
 from gradmgr._transforms.code_facts import TEXT
 from gradmgr._transforms.name_tests import AbsentGlobals, OfClass, Result
 
-# Names by which code makes texts of arrays.
-_WRITING = frozenset((TEXT, "array2string", "array_repr", "array_str", "format", "repr", "str"))
+# Names by which code makes texts of arrays and objects.
+TEXTS = frozenset((TEXT, "array2string", "array_repr", "array_str", "format", "repr", "str"))
 _WARNING = frozenset(("warn", "warn_explicit"))
 
 
@@ -55,15 +55,14 @@ class Setting:
         return self._is_same()
 
 
-def settings_read(words: set[str], texts: set[str], *, asks_classes: bool) -> Iterator[Setting]:
-    """Yield the settings on which code depends that has these words and constants.
+def settings_read(words: set[str], *, asks_classes: bool) -> Iterator[Setting]:
+    """Yield the settings on which code depends that has these words.
 
     Args:
         words: its names.
-        texts: constants that may be names.
         asks_classes: whether it asks for the classes of objects.
     """
-    if not words.isdisjoint(_WRITING):
+    if not words.isdisjoint(TEXTS):
         yield _of_printing()
     if asks_classes:  # classes that others have registered with
         yield _of_result("the virtual subclasses of abstract classes", abc.get_cache_token)

@@ -26,7 +26,7 @@ UNSEEN_READERS = frozenset(("open", "input", "eval", "exec", "globals", "__impor
 OF_FILES = frozenset(("read_text", "read_bytes"))  # methods that do so
 OF_FRAMES = frozenset(("__builtins__", "__globals__", "f_builtins", "f_globals", "f_locals"))
 # Libraries whose functions give the same for the same arguments, whatever they keep for themselves.
-_KNOWN = ("einops", "opt_einsum", "tqdm")
+_KNOWN = ("attr", "attrs", "einops", "opt_einsum", "pydantic", "tqdm")
 # Special methods that make an object, or describe, copy and drop it; all others may compute for code that does not name
 # them, such as an operator.
 _MAKING = frozenset(("__init__", "__new__", "__post_init__"))
