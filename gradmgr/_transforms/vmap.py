@@ -454,7 +454,8 @@ def _global_random_state() -> Any:
     """
     import ctypes  # deferred, as it takes time and is rarely needed
 
-    bits = np.random.get_bit_generator()  # type: ignore[attr-defined]  # public; its stubs do not export it
+    generators: Any = np.random  # before 2.5 its stubs do not export this public function
+    bits = generators.get_bit_generator()
     if type(bits).__name__ == "MT19937":
         return ctypes.string_at(bits.ctypes.state_address, _MT19937_BYTES)
     return repr(bits.state)
