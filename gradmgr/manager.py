@@ -620,7 +620,8 @@ def _record(managers: Sequence[GradManager]) -> None:
     before = [manager._tape for manager in managers]
     try:
         try:
-            # No comprehension: from CPython 3.12 on an exception between two of its turns passes by the handlers here.
+            # No comprehension: from CPython 3.12 on what a trace function raises between two of its turns, as the tests
+            # of faults do, passes by the handlers here. What a signal raises there does not.
             tapes = list(map(GradManager._begin, managers))
             enter_recorders(*tapes)
             for manager, tape in zip(managers, tapes, strict=True):

@@ -6,6 +6,9 @@ the types of their results from the tables below, and writes one stub per namesp
 
     python tools/make_stubs.py
 
+It runs with NumPy 2.4, the last for the oldest Python that is supported: before, not all signatures of NumPy's
+functions can be read, and 2.5 has further arguments, as `argsort(descending=)`.
+
 A test fails where a stub is not what this script would write.
 """
 
@@ -556,6 +559,10 @@ def stubs() -> dict[Path, str]:
 
 def main() -> None:
     """Write the stubs and let ruff lay them out."""
+    if not np.__version__.startswith("2.4."):
+        raise SystemExit(
+            f"make_stubs.py writes the signatures of NumPy 2.4 (pip install 'numpy==2.4.*'); found {np.__version__}"
+        )
     for path, text in stubs().items():
         path.write_text(text, encoding="utf-8")
     paths = list(map(str, stubs()))

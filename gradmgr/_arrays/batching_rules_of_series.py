@@ -224,7 +224,12 @@ def _roots(level: Level, p: Any) -> Any:
     companions = np.zeros((len(rows), size, size), rows.dtype)
     companions[:] = np.eye(size, k=-1, dtype=rows.dtype)
     companions[:, 0, :] = -rows[:, 1:] / rows[:, :1]
-    return Batched(level, np.linalg.eigvals(companions))
+    found = np.linalg.eigvals(companions)
+    if (
+        rows.dtype.kind == "f" and not found.imag.any()
+    ):  # real where all are, as numpy.roots; eigvals is not from 2.5 on
+        found = found.real.copy()
+    return Batched(level, found)
 
 
 @register(np.poly)

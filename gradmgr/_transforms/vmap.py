@@ -246,8 +246,9 @@ def vmap(
         out_dims: where the axis stands in each result; None for one that is the same for all.
         randomness: what becomes of numbers that `func` draws from NumPy's generators: "same" gives one
             draw to all examples; "different" runs `func` once for each example; "error" raises if NumPy's
-            global generator was drawn from, or where a function of `nn` draws (other draws from a `Generator`
-            of your own are not seen, and are the same for all).
+            global generator was drawn from, or where a function of `nn` draws. Not seen, and the same for all,
+            are other draws from a `Generator` of your own, and the normal number that `numpy.random.normal`
+            keeps from one call for the next, where the first of the two calls was outside.
         chunk_size: how many examples to run at once; all by default.
 
     Returns:
@@ -470,12 +471,13 @@ _MT19937_BYTES = 4 * 624 + 4  # its state in memory: 624 words of 32 bits and a 
 def _global_random_state() -> Any:
     """Return the state of NumPy's global generator, to tell whether numbers were drawn from it.
 
-    It is read at its documented address, as numpy.random.get_state() takes 50 us, more than the rest of a small vmap.
-    The second normal number that NumPy keeps when it draws the first is not part of it.
+    It is read at its documented address, as numpy.random.get_state() takes 90 us, more than the rest of a small vmap.
+    The second normal number that NumPy keeps when it draws the first is not part of it: only get_state() tells of it.
     """
     import ctypes  # deferred, as it takes time and is rarely needed
 
-    bits = np.random.get_bit_generator()  # type: ignore[attr-defined]  # public; its stubs do not export it
+    generators: Any = np.random  # before 2.5 its stubs do not export this public function
+    bits = generators.get_bit_generator()
     if type(bits).__name__ == "MT19937":
         return ctypes.string_at(bits.ctypes.state_address, _MT19937_BYTES)
     return repr(bits.state)

@@ -38,9 +38,9 @@ class SharedMemory:
         self._comm = comm
         self._window = window
         self._rank = comm.Get_rank()
-        parts = [np.frombuffer(window.Shared_query(k)[0], np.uint8) for k in range(comm.Get_size())]
         # Arrays have the buffer protocol, which NumPy's stubs tell from Python 3.12 on.
-        self._heads = [memoryview(part[: 8 * _HEAD]).cast("q") for part in parts]  # type: ignore[arg-type]
+        parts: list[Any] = [np.frombuffer(window.Shared_query(k)[0], np.uint8) for k in range(comm.Get_size())]
+        self._heads = [memoryview(part[: 8 * _HEAD]).cast("q") for part in parts]
         self._own = self._heads[self._rank]
         self.max_bytes = _slot_bytes(len(parts))  # of an array that can be reduced here
         self._slots = [

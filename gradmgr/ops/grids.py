@@ -81,7 +81,8 @@ class _Joiner:
             raise ValueError("special directives must be the first entry.")
         xp = library_of(*parts)
         items = [_range_values(part, xp) if isinstance(part, slice) else part for part in parts]
-        dtype = np.result_type(*[item if np.isscalar(item) else lift(item).dtype for item in items])
+        kinds: list[Any] = [item if np.isscalar(item) else lift(item).dtype for item in items]
+        dtype = np.result_type(*kinds)
         arrays = [_add_axes(lift_like(item, *parts), ndmin, new_axes) for item in items]
         return concatenate([a if a.dtype == dtype else as_type(a, dtype) for a in arrays], axis)
 

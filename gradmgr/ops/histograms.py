@@ -16,6 +16,8 @@ from gradmgr.ops.reduce import sum as sum_of
 from gradmgr.ops.reduction_arguments import count_along
 from gradmgr.ops.shape import ravel, reshape
 
+_untyped: Any = np  # the stubs of NumPy 2.5 take no density of which only the type is known
+
 
 def _bin_edges(a: Any, bins: Any = 10, range: Any = None, weights: Any = None) -> Any:
     if libraries.namespace(a) is np:
@@ -82,10 +84,10 @@ def _as_histogram(counts: Any, samples: list[Any], edges: Any, density: Any, wei
 def histogram(a: Any, bins: Any = 10, range: Any = None, density: bool | None = None, weights: Any = None) -> Any:
     """Count as `numpy.histogram`: a constant, but for the weights, into which gradients flow."""
     if is_plain(a, bins, range, weights):
-        return np.histogram(a, bins, range, density=density, weights=weights)
+        return _untyped.histogram(a, bins, range, density=density, weights=weights)
     weights = lift(weights) if holds_tensor(weights) else weights
     values = _values_of(a)
-    counts, edges = np.histogram(
+    counts, edges = _untyped.histogram(
         values, _edges_of(bins, values), _values_of(range), density=density, weights=raw(weights)
     )
     dtype = getattr(weights, "dtype", None)

@@ -60,7 +60,7 @@ def _tail_integral_kernel(a: Any, w: Any, is_upper: Any, n: int) -> Any:
     z = np.exp(w)
     end = _end_of_integral(a, z, is_upper)[..., None]
     a, z = a[..., None], z[..., None]
-    total = 0.0
+    total: Any = 0.0
     count = max(1, min(len(_STEPS), _TOGETHER // max(1, end.size)))
     for first in range(0, len(_STEPS), count):
         steps = np.array(_STEPS[first : first + count])

@@ -107,7 +107,7 @@ def _std_slope(x: Any, out: Any, axes: Axes, correction: float) -> Any:
     return centred / std_of_all * _factor_for(x, 1 / np.float64(_degrees_of_freedom(x, axes, correction)))
 
 
-def _var_kernel(x: Any, axes: Axes, correction: Any, keepdims: bool) -> Any:
+def _var_kernel(x: Any, axes: Axes, correction: Any, keepdims: Any) -> Any:
     """Compute numpy.var, bit for bit, without the 4 us its Python code takes."""
     if x.__class__ is np.ndarray and x.dtype in COMMON:
         count = count_along(x.shape, axes)
@@ -118,7 +118,7 @@ def _var_kernel(x: Any, axes: Axes, correction: Any, keepdims: bool) -> Any:
     return np.var(x, axis=axes, ddof=correction, keepdims=keepdims)
 
 
-def _std_kernel(x: Any, axes: Axes, correction: Any, keepdims: bool) -> Any:
+def _std_kernel(x: Any, axes: Axes, correction: Any, keepdims: Any) -> Any:
     if x.__class__ is np.ndarray and x.dtype in COMMON:
         return np.sqrt(_var_kernel(x, axes, correction, keepdims))
     return np.std(x, axis=axes, ddof=correction, keepdims=keepdims)

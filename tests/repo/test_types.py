@@ -42,8 +42,11 @@ def normal(text: str) -> str:
     return "\n".join([*names, *[ast.dump(node) for node in tree.body if node not in imports]])
 
 
-# Members and functions that stand for NumPy's have its signatures, which can be read from this version on.
-@pytest.mark.skipif(np.lib.NumpyVersion(np.__version__) < "2.4.0", reason="NumPy's signatures are complete from 2.4 on")
+# Members and functions that stand for NumPy's have its signatures.
+@pytest.mark.skipif(
+    not "2.4.0" <= np.lib.NumpyVersion(np.__version__) < "2.5.0.dev0",
+    reason="the stubs have the signatures of NumPy 2.4: before, not all can be read; 2.5 has further arguments",
+)
 def test_the_stubs_are_up_to_date(stubs: dict[Path, str]) -> None:
     for path, text in stubs.items():
         assert normal(path.read_text()) == normal(text), f"{path.name} is out of date; run python tools/make_stubs.py"
