@@ -8,8 +8,8 @@ same for any number of threads, gradmgr.set_num_threads applies, OpenMP never st
 process must not fork), and arrays that are reordered into the library's layouts stay in the processor's cache.
 
 Where gradmgr-native is installed, images are returned with the channels last in memory (`memory_order`), so that from
-one convolution to the next nothing is reordered: a training step of a residual network takes an eighth less time than
-with results in C order. Batch norm and pooling by NumPy alone would take up to twice their time then, so that without
+one convolution to the next nothing is reordered: a training step of a residual network takes 7 % less time than with
+results in C order. Batch norm and pooling by NumPy alone would take up to twice their time then, so that without
 those kernels results are in C order. Images are taken in both orders. Weights are in C order, as parameters are.
 """
 
