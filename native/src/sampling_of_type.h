@@ -129,7 +129,8 @@ FOR_EACH_PROCESSOR static void OF_TYPE(find_taps_of_axis)(const REAL *RESTRICT g
         OF_TYPE(find_cubic_tap)(places, count, last, scale, outside, padding, corners, with_slopes, 3, made);
         return;
     }
-    OF_TYPE(move_inside)(places, slopes, count, last, padding, corners);
+    if (padding != ZEROS || with_slopes)
+        OF_TYPE(move_inside)(places, slopes, count, last, padding, corners);
     if (taps == 2)
         OF_TYPE(find_two_taps)(places, slopes, count, last, scale, outside, with_slopes, made);
     else
@@ -158,6 +159,23 @@ INLINE void OF_TYPE(join_axes)(const OF_TYPE(taps_of_axis) *RESTRICT first, word
     }
 }
 
+/* The nearest elements of positions in planes with zeros outside, of both axes at once; `row.weight` is 1 inside. */
+FOR_EACH_PROCESSOR static void OF_TYPE(find_nearest)(const REAL *RESTRICT grid, word count, const word *dims,
+                                                     int corners, OF_TYPE(taps) *RESTRICT made)
+{
+    const REAL right = (REAL)(dims[4] - 1), bottom = (REAL)(dims[3] - 1), half = (REAL)0.5, less = corners ? 0 : 1;
+    const REAL across = corners ? (REAL)((double)(dims[4] - 1) / 2) : (REAL)dims[4], by = corners ? 1 : half;
+    const REAL down = corners ? (REAL)((double)(dims[3] - 1) / 2) : (REAL)dims[3];
+    const ORDERED width = (ORDERED)dims[4];
+    for (word k = 0; k < count; k++) {
+        const REAL x = RINT(((grid[2 * k] + 1) * across - less) * by);
+        const REAL y = RINT(((grid[2 * k + 1] + 1) * down - less) * by);
+        const REAL in_row = x >= 0 && x <= right ? 1 : 0, in_column = y >= 0 && y <= bottom ? 1 : 0;
+        made->at[0][k] = OF_TYPE(element_at)(y, bottom) * width + OF_TYPE(element_at)(x, right);
+        made->row.weight[0][k] = in_row * in_column;
+    }
+}
+
 /* Find the taps of `count` positions in all axes; lengths and numbers are those of `grid_sample`. Return how many rows
  * there are. */
 FOR_EACH_PROCESSOR static int OF_TYPE(find_taps)(const REAL *grid, word count, const word *dims, const double *numbers,
@@ -171,12 +189,12 @@ FOR_EACH_PROCESSOR static int OF_TYPE(find_taps)(const REAL *grid, word count, c
                                    with_slopes, axis == 0 ? &made->column : axis == 1 ? &made->row : &first);
     if (axes == 3)
         OF_TYPE(join_axes)(&first, count, taps, (ORDERED)dims[3], with_slopes, made);
-    for (int r = 0; r < rows; r++)
-        for (word k = 0; k < count; k++)
-            made->row.index[r][k] *= width;
     for (int t = 0; taps < 4 && t < rows * taps; t++)
         for (word k = 0; k < count; k++)
-            made->at[t][k] = made->row.index[t / taps][k] + column[t % taps][k];
+            made->at[t][k] = made->row.index[t / taps][k] * width + column[t % taps][k];
+    for (int r = 0; taps == 4 && r < rows; r++)
+        for (word k = 0; k < count; k++)
+            made->row.index[r][k] *= width;
     for (int r = 0; taps == 4 && r < rows; r++)
         for (word k = 0; k < count; k++) {
             const ORDERED at = column[0][k];
@@ -242,9 +260,12 @@ KERNEL(grid_sample)
     for (word image = 0; image < dims[0]; image++)
         for (word start = 0; start < n; start += POSITIONS) {
             const word count = n - start < POSITIONS ? n - start : POSITIONS;
-            const int rows = OF_TYPE(find_taps)((const REAL *)data[1] + (image * n + start) * axes, count, dims, numbers,
-                                                0, &taps);
-            for (word k = 0; columns == 1 && k < count; k++)
+            const REAL *grid = (const REAL *)data[1] + (image * n + start) * axes;
+            const int is_brief = columns == 1 && axes == 2 && numbers[2] == ZEROS;
+            const int rows = is_brief ? 1 : OF_TYPE(find_taps)(grid, count, dims, numbers, 0, &taps);
+            if (is_brief)
+                OF_TYPE(find_nearest)(grid, count, dims, numbers[3] != 0, &taps);
+            for (word k = 0; !is_brief && columns == 1 && k < count; k++)
                 taps.row.weight[0][k] *= taps.column.weight[0][k];
             for (word c = image * channels; c < (image + 1) * channels; c++) {
                 const REAL *RESTRICT x = (const REAL *)data[0] + c * size;

@@ -591,7 +591,9 @@ def conv2d(
 
     If oneDNN is installed (the extra `onednn`), all but small convolutions in float32 are computed with it,
     in half the time or less; `gradmgr.nn.convolution_library()` tells. The results differ by rounding. Besides the
-    result it needs copies of the weight and of blocks of images (2 MiB, or one image).
+    result it needs copies of the weight and of blocks of images (2 MiB, or one image). Where gradmgr-native is
+    installed, too, such a result has the channels last in memory: transposed to (batch, rows, columns, channels) it is
+    C-contiguous.
 
     Args:
         input: (batch, channels, height, width), or without the batch; the batch may be empty.

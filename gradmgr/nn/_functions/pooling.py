@@ -168,9 +168,14 @@ def _max_pool_columns(x: Any, last: Any, geometry: Geometry) -> Any:
     """Return the same with the channels last, as they are in x; `last` is the view (batch, rows, columns, channels)."""
     shape = (*x.shape[:2], *geometry.out)
     z, which = native_kernels.empty_images(shape, x.dtype, x), native_kernels.empty_images(shape, np.uint8, x)
-    kernel = native_kernels.find("max_pool2d_columns", x)
+    kernel = _kernel("max_pool2d_columns", x)
     kernel(last, *map(_channels_last, (z, which)), *_lengths_of_columns(x, geometry))
     return z, which
+
+
+def _kernel(name: str, x: Any) -> Any:
+    """Return a kernel, which there is, as another one was found."""
+    return native_kernels.find(name, x)
 
 
 def _channels_last(x: Any) -> Any:
@@ -235,7 +240,7 @@ def _scatter_kernel(g: Any, which: Any, geometry: Geometry) -> Any:
     kernel = _find_scatter(g, which)
     if kernel is not None and with_channels_last(which) is not None:
         made = native_kernels.empty_images((*g.shape[:2], *geometry.size), g.dtype, g, which)
-        kernel = native_kernels.find("max_pool2d_columns_vjp", g)
+        kernel = _kernel("max_pool2d_columns_vjp", g)
         kernel(*map(_channels_last, (g, which, made)), *_lengths_of_columns(g, geometry))
         return made
     if kernel is not None:
@@ -317,10 +322,10 @@ def _run_natively(
     by[: -native_kernels.LANES].reshape(geometry.out)[...] = sizes_of_windows
     if (last := with_channels_last(x)) is not None:
         z = native_kernels.empty_images((*x.shape[:2], *made), x.dtype, x)
-        kernel = native_kernels.find(name.replace("2d", "2d_columns"), x)
+        kernel = _kernel(name.replace("2d", "2d_columns"), x)
         kernel(last, by.astype(x.dtype), _channels_last(z), *_lengths_of_columns(x, geometry))
         return z
-    z, kernel = native_kernels.empty((*x.shape[:2], *made), x), native_kernels.find(name, x)
+    z, kernel = native_kernels.empty((*x.shape[:2], *made), x), _kernel(name, x)
     scratch = native_kernels.empty((_size_of_scratch_of_means(geometry),), x)
     lengths = x.shape[0] * x.shape[1], *geometry.size, *geometry.out, *geometry.kernel
     numbers = map(float, (*geometry.stride, *geometry.padding))
