@@ -205,7 +205,7 @@ class SharedMemory:
 def _send(array: Any, into: Any) -> None:
     """Copy a flat array into shared memory, of which the other ranks' cores have read what was there before.
 
-    Their caches must give up each line first. Where that takes 30 ns, as between two parts of a processor, a plain copy
+    Their caches must give up each line first. Where that takes 30 ns, as on a virtual machine, a plain copy
     of 75 KB takes 32 us. The kernel copies past the caches, in 6.5. Without it a number of each line is written first,
     in 18: a processor waits for more lines at once where it has less to write to each of them.
     """

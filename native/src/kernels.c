@@ -142,8 +142,8 @@ EXPORT void *gradmgr_call(void *self, void *const *args, word count)
 
 #include "systems.h"
 
-/* Copy past the caches. Lines that another core has read must be taken from its cache before they are written, some 30 ns
- * each between two parts of a processor, which an ordinary copy waits for; these stores go on. */
+/* Copy past the caches. Lines that another core has read must be taken from its cache before they are written, up to 30 ns
+ * each, which an ordinary copy waits for; these stores go on. */
 static inline void copy_past_caches(char *to, const char *from, word bytes)
 {
 #if defined(__x86_64__) || defined(_M_X64)
