@@ -33,7 +33,7 @@ from gradmgr._arrays.captured import is_numpy as is_numpy
 from gradmgr._arrays.gpu import is_on_gpu
 from gradmgr._arrays.gpu import loaded_cupy as loaded_cupy
 from gradmgr._arrays.memory_order import with_channels_last
-from gradmgr._arrays.sums import sum_of_numpy
+from gradmgr._arrays.sums import FEW, NUMBERS, add_reduce, sum_of_numpy
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Array = Any  # numpy.ndarray, a NumPy scalar (a 0-d result), or cupy.ndarray
@@ -452,6 +452,8 @@ def may_hold(mask: Array) -> bool:
 def sum_over(array: Array, axes: tuple[int, ...], keepdims: bool = False) -> Array:
     """Sum over axes; by the ufunc where that is NumPy's own, without its Python wrappers."""
     if array.__class__ is np.ndarray:
+        if array.size < NUMBERS or array.ndim < 2 or array.shape[-1] > FEW:
+            return add_reduce(array, axis=axes, keepdims=keepdims)
         return sum_of_numpy(array, axes, keepdims)
     return array.sum(axis=axes, keepdims=keepdims)
 

@@ -15,36 +15,38 @@ from gradmgr._arrays import blocks
 
 Array = Any
 
+# Of fewer numbers, or of rows longer than FEW, NumPy's sums are fastest.
+NUMBERS, FEW = 512, 16
 # The last axis is summed by columns if it is shorter than this: NumPy, too, adds so few one after the other.
 _SHORT = 8
-_ROWS = 64  # from which on that takes less time
-# Another axis, of which NumPy adds runs of so few numbers that follow it, is moved to the front.
-_FEW, _NUMBERS = 16, 2048  # and of how many numbers in all
-_add_reduce: Any = np.add.reduce  # its stubs do not know a keepdims that is a variable
+_ROWS = 200  # from which on that takes less time
+# Another axis, of which NumPy adds runs of up to FEW numbers that follow it, is moved to the front.
+_MANY = 2048  # of how many numbers in all
+add_reduce: Any = np.add.reduce  # its stubs do not know a keepdims that is a variable
 
 
 def sum_of_numpy(a: Array, axes: tuple[int, ...], keepdims: bool = False) -> Array:
-    """Sum a NumPy array over axes."""
-    if a.size >= _ROWS and len(axes) == 1 and a.ndim > 1:
-        shape, axis = a.shape, axes[0] % a.ndim
-        rest = math.prod(shape[axis + 1 :])
-        if _is_short(a, shape[axis], rest):
-            made: Array = np.empty((*shape[:axis], *(1,) * keepdims, *shape[axis + 1 :]), a.dtype)
-            if rest == 1:
-                _sum_columns(a.reshape((-1, shape[axis])), made.reshape(-1))
-            else:
-                _sum_middle(a.reshape((-1, shape[axis], rest)), made.reshape((-1, rest)))
+    """Sum a NumPy array, of NUMBERS or more in rows of at most FEW, over axes."""
+    if len(axes) == 1 and a.ndim > 1:
+        shape, last = a.shape, a.ndim - 1
+        axis = axes[0] % a.ndim
+        if axis == last:
+            if shape[last] < _SHORT and _is_short(a, shape[last], 1):  # asked first: most are longer
+                made: Array = np.empty((*shape[:last], 1) if keepdims else shape[:last], a.dtype)
+                _sum_columns(a.reshape((-1, shape[last])), made.reshape(-1))
+                return made
+        elif a.size >= _MANY and _is_short(a, shape[axis], rest := math.prod(shape[axis + 1 :])):
+            made = np.empty((*shape[:axis], *(1,) * keepdims, *shape[axis + 1 :]), a.dtype)
+            _sum_middle(a.reshape((-1, shape[axis], rest)), made.reshape((-1, rest)))
             return made
-    return _add_reduce(a, axis=axes, keepdims=keepdims)
+    return add_reduce(a, axis=axes, keepdims=keepdims)
 
 
 def _is_short(a: Array, n: int, rest: int) -> bool:
     """Tell whether NumPy's loops are short for a sum of n numbers, each followed by `rest` others."""
-    if n < 2 or a.dtype.char not in "fd" or not a.flags.c_contiguous:
+    if n < 2 or a.dtype.char not in "fd" or not a.flags.c_contiguous or a.size == n * rest:
         return False
-    if rest == 1:
-        return n < _SHORT and a.size >= n * _ROWS
-    return rest <= _FEW and a.size >= _NUMBERS and a.size > n * rest
+    return n < _SHORT and a.size >= n * _ROWS if rest == 1 else rest <= FEW
 
 
 def _sum_columns(a: Array, made: Array) -> None:
@@ -58,4 +60,4 @@ def _sum_middle(a: Array, made: Array) -> None:
     """Sum over the second axis of three, of blocks in which it is copied to the front."""
     for part in blocks.blocks(len(a), a.nbytes):
         some = np.ascontiguousarray(a[part].transpose(1, 0, 2))
-        _add_reduce(some.reshape((len(some), -1)), axis=0, out=made[part].reshape(-1))
+        add_reduce(some.reshape((len(some), -1)), axis=0, out=made[part].reshape(-1))

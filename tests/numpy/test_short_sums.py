@@ -7,9 +7,9 @@ from gradmgr import vmap
 from gradmgr._arrays import blocks, sums
 
 SHAPES = [
-    *[(64, 2), (64, 7), (64, 8), (700, 3), (300, 7, 1, 1), (40, 8, 5)],
+    *[(64, 2), (400, 2), (200, 7), (200, 8), (700, 3), (300, 7, 1, 1), (40, 8, 5)],
     *[(5, 30, 3), (1000, 2, 3), (32, 32, 3), (64, 50, 4), (9, 9, 9, 9), (40, 5, 1, 16), (40, 5, 17, 16)],
-    *[(2048, 1, 2), (3, 1000, 1), (1, 1000, 4), (3000,), (0, 3), (300, 0)],
+    *[(2048, 1, 2), (3, 1000, 1), (100, 30, 1), (1, 1000, 4), (3000,), (0, 3), (300, 0)],
 ]
 
 
@@ -50,3 +50,8 @@ def test_sums_of_large_numbers_warn_as_numpy_does():
 def test_examples_of_vmap_are_summed_so_too():
     a = np.random.default_rng(0).normal(size=(100, 3))
     assert np.array_equal(vmap(lambda x: x.sum())(a), np.add.reduce(a, axis=1))
+
+
+def test_rows_of_few_numbers_are_not_left_to_numpys_loop(monkeypatch):
+    monkeypatch.setattr(sums, "add_reduce", None)
+    assert sums.sum_of_numpy(np.ones((700, 3)), (1,)).tolist() == [3.0] * 700
