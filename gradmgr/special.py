@@ -8,7 +8,7 @@ from gradmgr.ops.bessel import i0, i0e, i1, i1e, iv, j0, j1, jv
 from gradmgr.ops.error_function import erf, erfc, erfcinv, erfcx, erfinv, log_ndtr, ndtr, ndtri
 from gradmgr.ops.gamma import beta, betaln, digamma, gamma, gammaln, loggamma, multigammaln, polygamma, psi, zeta
 from gradmgr.ops.incomplete_beta import betainc, betaincinv
-from gradmgr.ops.incomplete_gamma import gammainc, gammaincc
+from gradmgr.ops.incomplete_gamma import gammainc, gammaincc, gammainccinv, gammaincinv
 from gradmgr.ops.logsumexp import logsumexp
 from gradmgr.ops.softmax import log_softmax, softmax
 from gradmgr.ops.special import entr, expit, expm1, exprel, kl_div, log1p, log_expit, logit, rel_entr, xlog1py, xlogy
@@ -31,6 +31,8 @@ __all__ = [
     "gamma",
     "gammainc",
     "gammaincc",
+    "gammainccinv",
+    "gammaincinv",
     "gammaln",
     "i0",
     "i0e",

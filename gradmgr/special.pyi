@@ -23,6 +23,8 @@ __all__ = [
     "gamma",
     "gammainc",
     "gammaincc",
+    "gammainccinv",
+    "gammaincinv",
     "gammaln",
     "i0",
     "i0e",
@@ -100,6 +102,10 @@ gammainc: Function2
 """Compute `scipy.special.gammainc` of Tensors or arrays, differentiably."""
 gammaincc: Function2
 """Compute `scipy.special.gammaincc` of Tensors or arrays, differentiably."""
+gammainccinv: Function2
+"""Compute `scipy.special.gammainccinv` of Tensors or arrays, differentiably."""
+gammaincinv: Function2
+"""Compute `scipy.special.gammaincinv` of Tensors or arrays, differentiably."""
 gammaln: Function1
 """Compute `scipy.special.gammaln` of Tensors or arrays, differentiably."""
 i0: Function1

@@ -42,7 +42,9 @@ LOOPS = {
 SPECIAL = {
     **dict.fromkeys(("beta", "betaln"), "ll LL ee ff dd"),
     **dict.fromkeys(("betainc", "betaincinv"), "fff ddd"),
-    **dict.fromkeys(("binom", "gammainc", "gammaincc", "kl_div", "poch", "rel_entr", "zeta"), "ff dd"),
+    **dict.fromkeys(
+        ("binom", "gammainc", "gammaincc", "gammainccinv", "gammaincinv", "kl_div", "poch", "rel_entr", "zeta"), "ff dd"
+    ),
     **dict.fromkeys(("digamma", "gamma", "loggamma", "rgamma"), f"l {_FIELD}"),
     **dict.fromkeys(("entr", "erfcinv", "erfinv", "ndtri"), "f d"),
     **dict.fromkeys(("erf", "erfc", "erfcx", "expit", "log_expit", "log_ndtr", "logit", "ndtr"), _FLOATS),

@@ -175,6 +175,11 @@ class Gamma(Distribution):
         a, rate, value = self._values(value)
         return special.gammainc(a, gnp.maximum(rate * value, 0))
 
+    def icdf(self, q: Any) -> Any:
+        """Return the value whose cdf is q."""
+        a, rate, q = self._values(q)
+        return special.gammaincinv(a, q) / rate
+
 
 class Beta(Distribution):
     """The beta distribution, with arguments as torch.distributions.Beta.

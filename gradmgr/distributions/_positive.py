@@ -260,6 +260,11 @@ class InverseGamma(Distribution):
         is_low = raw(value) <= 0
         return gnp.where(is_low, 0, special.gammaincc(concentration, rate / gnp.where(is_low, 1, value)))
 
+    def icdf(self, q: Any) -> Any:
+        """Return the value whose cdf is q."""
+        concentration, rate, q = self._values(q)
+        return rate / special.gammainccinv(concentration, q)
+
 
 class Chi2(Gamma):
     """The chi-squared distribution, with arguments as torch.distributions.Chi2.

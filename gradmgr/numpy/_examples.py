@@ -1801,6 +1801,14 @@ gammaincc
 >>> special.gammaincc(1.0, tensor([np.log(4.0)]))
 Tensor([0.25])
 
+gammainccinv
+>>> special.gammainccinv(1.0, tensor([0.25])) / np.log(4.0)
+Tensor([1.])
+
+gammaincinv
+>>> special.gammaincinv(1.0, tensor([0.5])) / np.log(2.0)
+Tensor([1.])
+
 gammaln
 >>> np.exp(special.gammaln(tensor([5.0])))
 Tensor([24.])

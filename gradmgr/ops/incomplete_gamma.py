@@ -1,4 +1,4 @@
-"""The regularized incomplete gamma functions, and gamma variates with their derivative by the shape.
+"""The regularized incomplete gamma functions, their inverses, and gamma variates with their derivative by the shape.
 
 Let P(a, z) be the lower function (NIST Digital Library of Mathematical Functions, 8.2.4), w = log z, and p its slope in
 w. Every derivative is a sum of integrals of one family, each of one sign:
@@ -130,6 +130,30 @@ gammaincc = elementwise(
     scipy_kernel("gammaincc"),
     lambda g, x, y: -g * _slope_in_a(x, y),
     lambda g, x, y: -g * _slope_in_x(x, y),
+)
+
+# ---------------------------------------------------------------- their inverses
+
+
+def _inverse_slope(a: Any, z: Any) -> Any:
+    """Return how z moves with a where P stays what it is; 0 at both ends."""
+    a, z = _in_one_dtype(a, z)
+    is_inside = (raw(z) > 0) & (raw(z) < np.inf)
+    inside = choose(is_inside, z, 1.0)
+    return choose(is_inside, -inside * _relative_slope(a, log(inside)), 0.0)
+
+
+gammaincinv = elementwise(
+    "gammaincinv",
+    scipy_kernel("gammaincinv"),
+    lambda g, x, out: g * _inverse_slope(x, out),
+    lambda g, x, out: g / _slope_in_x(x, out),
+)
+gammainccinv = elementwise(
+    "gammainccinv",
+    scipy_kernel("gammainccinv"),
+    lambda g, x, out: g * _inverse_slope(x, out),
+    lambda g, x, out: -g / _slope_in_x(x, out),
 )
 
 # ---------------------------------------------------------------- gamma variates

@@ -618,6 +618,17 @@ def test_betaincinv_is_the_inverse_and_moves_as_it() -> None:
     np.testing.assert_allclose([a.grad.numpy(), b.grad.numpy()], 0, atol=1e-12)
 
 
+@pytest.mark.parametrize(("function", "inverse"), [("gammainc", "gammaincinv"), ("gammaincc", "gammainccinv")])
+def test_inverses_of_gammainc_move_as_they_must(function: str, inverse: str) -> None:
+    a, y = tensor([0.01, 0.3, 2.0, 900.0]), tensor([0.2, 0.9, 1e-6, 0.5])
+    with GradManager().attach([a, y]) as gm:
+        there_and_back = getattr(special, function)(a, getattr(special, inverse)(a, y))
+        gm.backward(gnp.sum(there_and_back))
+    np.testing.assert_allclose(there_and_back.numpy(), y.numpy(), rtol=1e-11)
+    np.testing.assert_allclose(y.grad.numpy(), 1, rtol=1e-11)
+    np.testing.assert_allclose(a.grad.numpy(), 0, atol=1e-10)
+
+
 def test_every_public_name_is_scipys() -> None:
     for name in special.__all__:
         assert hasattr(scipy.special, name)
@@ -651,7 +662,7 @@ for call in calls:
     found = [t.grad.numpy() for t in (x, y) if t.grad is not None]
     assert found and np.isfinite(found).all()
     x.grad = y.grad = None
-of_two = "beta betaln gammainc gammaincc iv jv polygamma multigammaln zeta".split()
+of_two = "beta betaln gammainc gammaincc gammainccinv gammaincinv iv jv polygamma multigammaln zeta".split()
 of_three = ["betainc", "betaincinv"]
 lacking = [n for n in special.__all__ if n not in one + two]
 for name in lacking:

@@ -88,6 +88,8 @@ _BINARY: dict[str, tuple[tuple[float, float], tuple[float, float], Field]] = {
     "betaln": ((0.4, 3), (0.4, 3), "real"),
     "gammainc": ((0.4, 3), (0.2, 4), "real"),
     "gammaincc": ((0.4, 3), (0.2, 4), "real"),
+    "gammainccinv": ((0.4, 3), (0.1, 0.9), "real"),
+    "gammaincinv": ((0.4, 3), (0.1, 0.9), "real"),
     "kl_div": ((0.3, 2), (0.3, 2), "real"),
     "rel_entr": ((0.3, 2), (0.3, 2), "real"),
     "xlog1py": ((-2, 2), (-0.5, 2), "analytic"),
