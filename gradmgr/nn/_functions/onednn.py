@@ -278,7 +278,8 @@ class _Job:
         tail = self.plan(rest, plan) if rest else plan
         if plan is None or tail is None:
             return False
-        weights, kept, step = self.addresses[1], None, 0
+        weights, step = self.addresses[1], 0
+        kept: Any = None  # memory of the weights in the library's layout, or of partial gradients
         executor = plan.take()
         if self.kind == "weights":
             number = -(-self.count // self.images)
