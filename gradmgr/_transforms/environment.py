@@ -56,7 +56,7 @@ class Environment:
             counters = [name for name in found if search.is_counter(name)]
             self._names += [name for name in found if name not in counters]
             self._counters += [(name.place, name.read()) for name in counters]
-        except Exception as error:
+        except Exception as error:  # of an object of the user
             self.obstacle = f"something that it reads raises {type(error).__name__} where it is compared"
         self._asking = list(search.asking.values())
         self._arguments = [*arguments, *containers]

@@ -433,7 +433,7 @@ CHANGES: dict[str, Callable[[], Pair]] = {
     "other settings": lambda: _of_settings(lambda settings: dataclasses.replace(settings, other=3.0).rate),
     "a pattern": lambda: _of_settings(_matched),
     "a pattern by places": lambda: _of_settings(_matched_by_place),
-    "a text with a name in it": lambda: _of_settings(lambda settings: len("{.rate}".format(settings))),  # noqa: UP032
+    "a text with a name in it": lambda: _of_settings(lambda settings: len("{.rate}".format(settings))),  # noqa: UP032  # as users do
     "what a copy of settings computes": lambda: _by_factors(Settings(), lambda held: dataclasses.replace(held).made),
     "an object of the same class by type()": lambda: _by_factors(Vector(1.0), lambda held: (held + 1.0).value),
     "an object of the same class": lambda: _by_factors(Vector(1.0), lambda held: (held - 1.0).value),
@@ -444,7 +444,7 @@ CHANGES: dict[str, Callable[[], Pair]] = {
     "whether an array may be written": _writeable,
     "the sign of 0": lambda: _signed(0.0),
     "the sign of a NumPy 0": lambda: _signed(np.float32(0.0)),
-    "an attribute of a module by its name": lambda: _of_module(lambda module: getattr(module, "rate")),  # noqa: B009
+    "an attribute of a module by its name": lambda: _of_module(lambda module: getattr(module, "rate")),  # noqa: B009  # as users do
     "an attribute of a module by a name that is made": lambda: _of_module(
         lambda module: getattr(module, "".join(PARTS))
     ),
