@@ -47,6 +47,7 @@ from gradmgr._engine.interceptors import Interceptor
 from gradmgr._engine.op import Function, linear
 from gradmgr._engine.recorder import snapshot
 from gradmgr._engine.tensor import Tensor, describe, raw, wrap
+from gradmgr._transforms.outside import taken_from_outside
 from gradmgr.ops.join import concatenate
 
 __all__ = ["vmap"]
@@ -170,14 +171,17 @@ class _Mapping(Intercepting):
         return grad is not None and is_batched_at(grad._array, self._level) and not is_batched_at(t._array, self._level)
 
 
-def _restore_written(level: Level) -> Tensor | None:
-    """Give tensors that were the same for all examples, and outlive a vmap, their values again; return one of them."""
-    changed = None
-    for t, before in level.written_tensors():
-        if is_batched_at(t._array, level):
-            changed = t
-            rebind(t, before if isinstance(before, Tensor) else wrap(before))
-    return changed
+def _restore_written(level: Level, func: Any) -> Tensor | None:
+    """Give tensors from outside to which values of examples were written their values again; return one of them.
+
+    Others are still alive where a history, for example, holds a function that refers to them.
+    """
+    before = {id(t): value for t, value in level.written_tensors() if is_batched_at(t._array, level)}
+    changed = taken_from_outside(func, [t for t, _ in level.written_tensors() if id(t) in before])
+    for t in changed:
+        value = before[id(t)]
+        rebind(t, value if isinstance(value, Tensor) else wrap(value))
+    return changed[0] if changed else None
 
 
 def _batched_in(values: Any) -> Iterator[Any]:
@@ -386,7 +390,7 @@ class _VmapCall:
         try:
             made = running.run(self._call_func, rebuilt(args, iter(inputs)), kwargs)
         except BaseException:
-            _restore_written(level)
+            _restore_written(level, self.func)
             raise
         if running.changed is not None:
             raise self._written_error(running.changed)
@@ -400,11 +404,8 @@ class _VmapCall:
         results = [self._unbatched_result(y, level, place) for y, place in zip(outs, dims_out, strict=True)]
         structure = rebuilt(made, iter([None] * len(outs)))
         del made, outs  # what was made inside is gone then
-        if level.written_tensors():
-            gc.collect()  # though objects refer to each other
-            changed = _restore_written(level)
-            if changed is not None:
-                raise self._written_error(changed)
+        if level.written_tensors() and (changed := _restore_written(level, self.func)) is not None:
+            raise self._written_error(changed)
         return structure, results, dims_out
 
     def _written_error(self, t: Tensor) -> Exception:

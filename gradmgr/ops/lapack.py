@@ -103,8 +103,7 @@ def solve_stack(a_shape: tuple[int, ...], b: Any, solve_one: Any) -> Any:
 
 def solve_unfactored(a: Any, b: Any) -> Any:
     """Solve by numpy.linalg.solve or a kernel, with b as columns; CuPy's does not broadcast stacks."""
-    xp = libraries.namespace(a)
-    if xp is not np:
+    if libraries.root(a) is not np:
         batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
         a, b = (np.broadcast_to(m, batch + m.shape[-2:]) for m in (a, b))
     return small_systems.solve(a, b)

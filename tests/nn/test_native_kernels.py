@@ -784,6 +784,7 @@ def inputs_of_kernels(dtype: Any) -> dict[str, tuple[list[Any], tuple[int, ...],
         "adam": ([g, x, w, np.abs(w) + 1], (840,), [5, 0.1, 0.9, 0.1, 0.99, 0.01, 2.0, 1e-8]),
         "sgd": ([g, x], (840,), [7, 0.1, 0.9, 0.1]),
         "sgd_momentum": ([g, x, w], (840,), [6, 0.1, 0.9, 0.1, 0.9]),
+        "send": ([g, w], (840,), []),
     }
     assert made.keys() == native_kernels._SIGNATURES.keys()
     return made

@@ -210,7 +210,6 @@ def test_gradmgr_imports_these_modules_when_first_used_and_no_others():
                 "randomness",
                 "settings",
                 "signature",
-                "sources",
                 "stand_ins",
             )
         ),

@@ -18,6 +18,7 @@ import gradmgr.numpy as gnp
 from gradmgr import GradManager, Tensor, errors, no_grad, special, tensor
 from gradmgr._arrays.batched import RULES, Batched, Level, batched_to_hold, innermost, is_batched_at
 from gradmgr._engine.context import current
+from gradmgr._transforms.checkpoint import checkpoint
 from gradmgr._transforms.gradcheck import gradcheck, jvp, vjp
 from gradmgr._transforms.vmap import vmap
 from gradmgr.nn import functional as F  # noqa: N812  # as everywhere
@@ -736,6 +737,48 @@ def test_what_was_made_inside_is_written_to_and_may_be_returned() -> None:
     np.testing.assert_array_equal(one.numpy(), x.numpy())
     np.testing.assert_array_equal(two["t"].numpy(), 2 * x.numpy())
     np.testing.assert_array_equal(three.numpy(), x.numpy())
+
+
+def test_what_was_made_inside_may_be_held_by_a_history() -> None:
+    w, x = tensor([1.0, 2.0]), rows(3, 2)
+
+    def f(row: Tensor) -> Tensor:
+        total = gnp.zeros(2)
+        total += row
+        return checkpoint(lambda t: t * total, w)
+
+    with GradManager().attach(w) as gm:
+        gm.backward(vmap(f)(x).sum())
+    np.testing.assert_array_equal(w.grad.numpy(), x.numpy().sum(axis=0))
+
+
+class _Statistics:
+    def __init__(self) -> None:
+        self.totals = [tensor([1.0, 2.0])]
+
+    def add(self, row: Tensor) -> Tensor:
+        self.totals[0] += row
+        return row
+
+
+_total = tensor([1.0, 2.0])
+
+
+def _add_to_a_global(row: Tensor) -> Tensor:
+    global _total
+    _total += row
+    return row
+
+
+def test_tensors_from_outside_are_found_in_objects_and_globals() -> None:
+    statistics, x = _Statistics(), rows(3, 2)
+    for f in (statistics.add, partial(_Statistics.add, statistics), lambda row: statistics.add(row)):
+        with pytest.raises(errors.BatchedWriteError, match="the same for all"):
+            vmap(f)(x)
+        assert statistics.totals[0].tolist() == [1.0, 2.0]
+    with pytest.raises(errors.BatchedWriteError, match="the same for all"):
+        vmap(_add_to_a_global)(x)
+    assert _total.tolist() == [1.0, 2.0]
 
 
 def _by_backward(w: Tensor, row: Tensor) -> Tensor:
