@@ -452,7 +452,7 @@ def may_hold(mask: Array) -> bool:
 def sum_over(array: Array, axes: tuple[int, ...], keepdims: bool = False) -> Array:
     """Sum over axes; by the ufunc where that is NumPy's own, without its Python wrappers."""
     if array.__class__ is np.ndarray:
-        if array.size < NUMBERS or array.ndim < 2 or array.shape[-1] > FEW:
+        if array.size < NUMBERS or array.shape[-1] > FEW:  # a single axis is longer, too
             return add_reduce(array, axis=axes, keepdims=keepdims)
         return sum_of_numpy(array, axes, keepdims)
     return array.sum(axis=axes, keepdims=keepdims)
