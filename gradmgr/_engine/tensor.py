@@ -67,37 +67,72 @@ class Tensor(TensorMembers):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Lengths of the axes."""
+        """Lengths of the axes.
+
+        >>> import gradmgr
+        >>> gradmgr.tensor([[1.0, 2.0]]).shape
+        (1, 2)
+        """
         return self._array.shape  # type: ignore[no-any-return]  # arrays are Any: NumPy's or CuPy's
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """NumPy dtype of the elements."""
+        """NumPy dtype of the elements.
+
+        >>> import gradmgr
+        >>> gradmgr.tensor([1.0, 2.0]).dtype
+        dtype('float64')
+        """
         return self._array.dtype  # type: ignore[no-any-return]  # as above
 
     @property
     def ndim(self) -> int:
-        """Number of axes."""
+        """Number of axes.
+
+        >>> import gradmgr
+        >>> gradmgr.tensor([[1.0, 2.0]]).ndim
+        2
+        """
         return self._array.ndim  # type: ignore[no-any-return]  # as above
 
     @property
     def size(self) -> int:
-        """Number of elements."""
+        """Number of elements.
+
+        >>> import gradmgr
+        >>> gradmgr.tensor([[1.0, 2.0]]).size
+        2
+        """
         return int(self._array.size)
 
     @property
     def itemsize(self) -> int:
-        """Bytes per element."""
+        """Bytes per element.
+
+        >>> import gradmgr
+        >>> gradmgr.tensor([1.0, 2.0]).itemsize
+        8
+        """
         return int(self._array.dtype.itemsize)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all elements."""
+        """Bytes of all elements.
+
+        >>> import gradmgr
+        >>> gradmgr.tensor([1.0, 2.0]).nbytes
+        16
+        """
         return int(self._array.nbytes)
 
     @property
     def device(self) -> str:
-        """Where the array lives: "cpu" or "cuda:0"."""
+        """Where the array lives: "cpu" or "cuda:0".
+
+        >>> import gradmgr
+        >>> gradmgr.tensor(1.0).device
+        'cpu'
+        """
         return libraries.device_of(self._array)
 
     @property
@@ -107,6 +142,13 @@ class Tensor(TensorMembers):
         Raises:
             TypeError: on assigning anything but None or a Tensor of this tensor's dtype and device.
             ValueError: on assigning a Tensor of another shape.
+
+        >>> import gradmgr
+        >>> x = gradmgr.tensor(3.0)
+        >>> with gradmgr.GradManager().attach(x) as gm:
+        ...     gm.backward(x * x)
+        >>> x.grad
+        Tensor(6.)
         """
         try:
             return self._grad
@@ -178,6 +220,10 @@ class Tensor(TensorMembers):
         """Return the values as a read-only NumPy array: a view on the CPU, a copy from a GPU.
 
         A later in-place write to the tensor does not change an array taken before.
+
+        >>> import gradmgr
+        >>> gradmgr.tensor([1.0, 2.0]).numpy()
+        array([1., 2.])
         """
         cut(self, "numpy()")
         if libraries.device_of(self._array) != "cpu":
@@ -187,26 +233,52 @@ class Tensor(TensorMembers):
         return view
 
     def cupy(self) -> Any:
-        """Return the values as a CuPy array, a copy; from the CPU they are moved to the current GPU."""
+        """Return the values as a CuPy array, a copy; from the CPU they are moved to the current GPU.
+
+        Raises:
+            RuntimeError: CuPy is not installed, or there is no GPU.
+        """
         cut(self, "cupy()")
         if libraries.device_of(self._array) != "cpu":
             return self._array.copy()
         return libraries.import_cupy("Tensor.cupy()").asarray(self._array)
 
     def item(self, *args: int) -> Any:
-        """Return one element as a Python number; without arguments the tensor must have one element."""
+        """Return one element as a Python number; without arguments the tensor must have one element.
+
+        Raises:
+            ValueError: the tensor has several elements and no index is given.
+            IndexError: the index is out of bounds.
+
+        >>> import gradmgr
+        >>> gradmgr.tensor([1.0, 2.0]).item(1)
+        2.0
+        """
         if not args:
             _check_one_number(self, "item()", ValueError)
         cut(self, "item()")
         return _host(self._array).item(*args)
 
     def tolist(self) -> Any:
-        """Return the values as nested lists of Python numbers."""
+        """Return the values as nested lists of Python numbers.
+
+        >>> import gradmgr
+        >>> gradmgr.tensor([[1.0, 2.0]]).tolist()
+        [[1.0, 2.0]]
+        """
         cut(self, "tolist()")
         return _host(self._array).tolist()
 
     def detach(self) -> Tensor:
-        """Return the same values as a new tensor that no manager tracks."""
+        """Return the same values as a new tensor that no manager tracks.
+
+        >>> import gradmgr
+        >>> x = gradmgr.tensor(3.0)
+        >>> with gradmgr.GradManager().attach(x) as gm:
+        ...     gm.backward(x * x.detach())
+        >>> x.grad
+        Tensor(3.)
+        """
         made = wrap(self._array)
         cut(self, "detach()", made)
         return made

@@ -270,7 +270,9 @@ class TensorMembers:
     def clip_(self, min: Any = None, max: Any = None) -> Self:
         """Clip to at least `min` and at most `max`, either of which may be None, in place."""
 
-    def clone(self) -> Tensor: ...
+    def clone(self) -> Tensor:
+        """Return a copy, which is recorded as an operation."""
+
     @overload
     def compress(self, condition: Any, axis: int | None = None, out: Tensor | None = None) -> Tensor:
         """Take the slices of which the condition holds, as `numpy.ndarray.compress`."""

@@ -29,6 +29,14 @@ def _requires_grad(self: Tensor) -> bool:
     """Whether a manager that records in this context tracks this tensor: it is attached, or depends on attached ones.
 
     It cannot be set: `GradManager.attach` determines which tensors receive gradients.
+
+    >>> import gradmgr
+    >>> x = gradmgr.tensor(1.0)
+    >>> with gradmgr.GradManager().attach(x):
+    ...     print(x.requires_grad)
+    True
+    >>> x.requires_grad
+    False
     """
     return bool(tracking_tapes(self))
 
@@ -41,17 +49,40 @@ def _set_requires_grad(self: Tensor, value: Any) -> NoReturn:
 
 
 def _requires_grad_(self: Tensor, requires_grad: bool = True) -> NoReturn:
-    """Refused: raise an error that says what to use, `GradManager.attach`."""
+    """Refused: raise an error that says what to use, `GradManager.attach`.
+
+    Raises:
+        RuntimeError: always.
+
+    >>> import gradmgr
+    >>> gradmgr.tensor(1.0).requires_grad_()  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    gradmgr.errors.RecordingError: requires_grad of a Tensor of shape () and dtype float64 cannot be set: ...
+    """
     _set_requires_grad(self, requires_grad)
 
 
 def _is_leaf(self: Tensor) -> bool:
-    """Whether the tensor is no recorded result of an operation in this context."""
+    """Whether the tensor is no recorded result of an operation in this context.
+
+    >>> import gradmgr
+    >>> x = gradmgr.tensor(1.0)
+    >>> with gradmgr.GradManager().attach(x):
+    ...     print(x.is_leaf, (x * 2).is_leaf)
+    True False
+    """
     return not tapes_with_result(self)
 
 
 def _grad_fn(self: Tensor) -> Node | None:
-    """The node of the operation that made this tensor, in the innermost recording that has it; None for leaves."""
+    """The node of the operation that made this tensor, in the innermost recording that has it; None for leaves.
+
+    >>> import gradmgr
+    >>> x = gradmgr.tensor(1.0)
+    >>> with gradmgr.GradManager().attach(x):
+    ...     print((x * 2).grad_fn.name())
+    multiply
+    """
     return grad_fn(self)
 
 
@@ -191,7 +222,16 @@ def _retain_grad(self: Tensor) -> None:
 
 
 def _retains_grad(self: Tensor) -> bool:
-    """Whether `retain_grad` was called on this result of an operation, in a recording that lasts."""
+    """Whether `retain_grad` was called on this result of an operation, in a recording that lasts.
+
+    >>> import gradmgr
+    >>> x = gradmgr.tensor(1.0)
+    >>> with gradmgr.GradManager().attach(x):
+    ...     y = x * 2
+    ...     y.retain_grad()
+    ...     print(y.retains_grad)
+    True
+    """
     return retains_gradient(self)
 
 

@@ -14,8 +14,8 @@ from gradmgr import errors
 from gradmgr._arrays import libraries
 from gradmgr._engine.context import current, is_tracked, recorders
 from gradmgr._engine.tensor import Tensor, describe, raw
-from gradmgr.numpy import _examples
 from gradmgr.numpy._array_api import VERSIONS
+from gradmgr.numpy._docstrings import document
 from gradmgr.numpy._refused import REFUSED
 from gradmgr.ops.convert import to_device
 from gradmgr.ops.shape import sliding_window_view
@@ -192,23 +192,6 @@ def _give_methods(table: Mapping[Any, Callable[..., Any]]) -> None:
                 setattr(function, name, method)
 
 
-def _document(namespace: ModuleType) -> None:
-    """Give functions that a template made a line for help(), and those without an example one."""
-    for module, original in ((namespace, "numpy"), (namespace.special, "scipy.special")):
-        for name in module.__all__:
-            function = getattr(module, name)
-            if isinstance(function, FunctionType) and function.__doc__ is None:
-                function.__doc__ = f"Compute `{original}.{name}` of Tensors or arrays, differentiably."
-    for module, examples in (
-        (namespace, _examples.NUMPY),
-        (namespace.linalg, _examples.LINALG),
-        (namespace.fft, _examples.FFT),
-        (namespace.special, _examples.SPECIAL),
-    ):
-        for name, example in examples.items():
-            _examples.add_example(getattr(module, name), example)
-
-
 def bind(namespace: ModuleType) -> None:
     """Bind NumPy's protocols onto Tensor, served by the functions of a namespace, its linalg and its fft."""
     made: dict[Any, Any] = {}  # a function under two names, or in two namespaces, stays one function
@@ -227,10 +210,10 @@ def bind(namespace: ModuleType) -> None:
         | {np.lib.stride_tricks.sliding_window_view: sliding_window_view}  # the one function of np.lib that is served
     )
     _give_methods(table)
-    _document(namespace)
     methods = (*_numpy_protocols(namespace, table), *_library_protocols(namespace), __array__)
     for method in (*methods, __dlpack__, __dlpack_device__, to_device):
         setattr(Tensor, method.__name__, method)
+    document(namespace)
 
 
 def _numpy_protocols(namespace: ModuleType, table: Mapping[Any, Callable[..., Any]]) -> tuple[Callable[..., Any], ...]:

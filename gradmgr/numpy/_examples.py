@@ -1,29 +1,23 @@
 """An example for each function that is documented by a line alone: value or derivative, in numbers readable at sight.
 
-Each block of the texts below is the name of a function and lines of a session of Python; `add_example` puts them, with
+Each block of the texts below is the name of a function and lines of a session of Python, which `_docstrings` puts, with
 the imports that they need, into the function's docstring. A function whose docstring has an example of its own does not
 stand here.
 """
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable
 from types import MappingProxyType
-from typing import Any
 
 
-def add_example(function: Callable[..., Any], example: str) -> None:
-    """Put an example, and the imports that it needs, at the end of a function's docstring."""
-    doc = function.__doc__ or ""
-    if "\n" in doc:
-        doc = inspect.cleandoc(doc)  # 2 us
+def imports_of(example: str) -> str:
+    """Return the lines that import what an example uses."""
     imports = ">>> import gradmgr.numpy as np\n" if "np." in example else ""
     if "tensor(" in example:
         imports += f">>> from gradmgr import {'special, ' if 'special.' in example else ''}tensor\n"
     if "vjp(" in example:
         imports += ">>> from gradmgr.functional import vjp  # vjp(f, x) is f(x) and the gradient at x\n"
-    function.__doc__ = f"{doc}\n\n{imports}{example}"
+    return imports
 
 
 def _read(text: str) -> MappingProxyType[str, str]:
@@ -1908,4 +1902,516 @@ Tensor([0., 0.])
 zeta
 >>> special.zeta(2, tensor([1.0])) * 6 / np.pi**2
 Tensor([1.])
+""")
+
+METHODS = _read("""
+abs_
+>>> tensor([-2.0]).abs_()
+Tensor([2.])
+
+absolute_
+>>> tensor([-2.0]).absolute_()
+Tensor([2.])
+
+acos_
+>>> tensor([1.0]).acos_()
+Tensor([0.])
+
+acosh_
+>>> tensor([2.0]).acosh_()
+Tensor([1.3169579])
+
+all
+>>> tensor([[1, 0], [1, 1]]).all(axis=1)
+Tensor([False,  True])
+
+any
+>>> tensor([[0, 0], [1, 0]]).any(axis=1)
+Tensor([False,  True])
+
+arccos_
+>>> tensor([1.0]).arccos_()
+Tensor([0.])
+
+arccosh_
+>>> tensor([2.0]).arccosh_()
+Tensor([1.3169579])
+
+arcsin_
+>>> tensor([0.5]).arcsin_()
+Tensor([0.52359878])
+
+arcsinh_
+>>> tensor([0.5]).arcsinh_()
+Tensor([0.48121183])
+
+arctan2_
+>>> tensor([1.0]).arctan2_(tensor([1.0]))
+Tensor([0.78539816])
+
+arctan_
+>>> tensor([0.5]).arctan_()
+Tensor([0.46364761])
+
+arctanh_
+>>> tensor([0.5]).arctanh_()
+Tensor([0.54930614])
+
+argmax
+>>> tensor([1.0, 3.0, 2.0]).argmax()
+Tensor(1)
+
+argmin
+>>> tensor([[1.0, 3.0], [2.0, 0.0]]).argmin(axis=1)
+Tensor([0, 1])
+
+argpartition
+>>> tensor([3.0, 1.0, 2.0]).argpartition(1)[1]
+Tensor(2)
+
+argsort
+>>> tensor([3.0, 1.0, 2.0]).argsort()
+Tensor([1, 2, 0])
+
+asin_
+>>> tensor([0.5]).asin_()
+Tensor([0.52359878])
+
+asinh_
+>>> tensor([0.5]).asinh_()
+Tensor([0.48121183])
+
+astype
+>>> tensor([1.0, 2.5]).astype("float32")
+Tensor([1. , 2.5], dtype=float32)
+
+atan2_
+>>> tensor([1.0]).atan2_(tensor([1.0]))
+Tensor([0.78539816])
+
+atan_
+>>> tensor([0.5]).atan_()
+Tensor([0.46364761])
+
+atanh_
+>>> tensor([0.5]).atanh_()
+Tensor([0.54930614])
+
+bitwise_and_
+>>> tensor([6]).bitwise_and_(3)
+Tensor([2])
+
+bitwise_left_shift_
+>>> tensor([6]).bitwise_left_shift_(1)
+Tensor([12])
+
+bitwise_not_
+>>> tensor([0, 5]).bitwise_not_()
+Tensor([-1, -6])
+
+bitwise_or_
+>>> tensor([6]).bitwise_or_(3)
+Tensor([7])
+
+bitwise_right_shift_
+>>> tensor([6]).bitwise_right_shift_(1)
+Tensor([3])
+
+bitwise_xor_
+>>> tensor([6]).bitwise_xor_(3)
+Tensor([5])
+
+ceil_
+>>> tensor([1.5]).ceil_()
+Tensor([2.])
+
+choose
+>>> tensor([0, 1]).choose([[1.0, 2.0], [10.0, 20.0]])
+Tensor([ 1., 20.])
+
+clip
+>>> tensor([-2.0, 0.5, 3.0]).clip(0.0, 1.0)
+Tensor([0. , 0.5, 1. ])
+
+compress
+>>> tensor([1.0, 2.0, 3.0]).compress([True, False, True])
+Tensor([1., 3.])
+
+conj
+>>> tensor([1 + 2j]).conj()
+Tensor([1.-2.j])
+
+conj_physical_
+>>> tensor([1 + 2j]).conj_physical_()
+Tensor([1.-2.j])
+
+conjugate
+>>> tensor([1 + 2j]).conjugate()
+Tensor([1.-2.j])
+
+copy
+>>> x = tensor([1.0, 2.0])
+>>> y = x.copy()
+>>> y += 1
+>>> x
+Tensor([1., 2.])
+
+copysign_
+>>> tensor([2.0]).copysign_(-1.0)
+Tensor([-2.])
+
+cos_
+>>> tensor([0.5]).cos_()
+Tensor([0.87758256])
+
+cosh_
+>>> tensor([0.5]).cosh_()
+Tensor([1.12762597])
+
+cumprod
+>>> tensor([2.0, 3.0, 4.0]).cumprod()
+Tensor([ 2.,  6., 24.])
+
+cumsum
+>>> tensor([2.0, 3.0, 4.0]).cumsum()
+Tensor([2., 5., 9.])
+
+deg2rad_
+>>> tensor([180.0]).deg2rad_()
+Tensor([3.14159265])
+
+diagonal
+>>> tensor([[1.0, 2.0], [3.0, 4.0]]).diagonal()
+Tensor([1., 4.])
+
+digamma_
+>>> tensor([1.0]).digamma_()
+Tensor([-0.57721566])
+
+dot
+>>> tensor([1.0, 2.0]).dot([3.0, 4.0])
+Tensor(11.)
+
+erf_
+>>> tensor([0.5]).erf_()
+Tensor([0.52049988])
+
+erfc_
+>>> tensor([0.5]).erfc_()
+Tensor([0.47950012])
+
+erfinv_
+>>> tensor([0.5]).erfinv_()
+Tensor([0.47693628])
+
+exp2_
+>>> tensor([3.0]).exp2_()
+Tensor([8.])
+
+exp_
+>>> tensor([0.5]).exp_()
+Tensor([1.64872127])
+
+expm1_
+>>> tensor([1e-12]).expm1_()
+Tensor([1.e-12])
+
+fill
+>>> x = tensor([1.0, 2.0])
+>>> x.fill(0.5)
+>>> x
+Tensor([0.5, 0.5])
+
+fix_
+>>> tensor([-1.5]).fix_()
+Tensor([-1.])
+
+flat
+>>> x = tensor([[1.0, 2.0], [3.0, 4.0]])
+>>> x.flat[3] = 9.0
+>>> x
+Tensor([[1., 2.],
+        [3., 9.]])
+
+flatten
+>>> tensor([[1.0, 2.0], [3.0, 4.0]]).flatten()
+Tensor([1., 2., 3., 4.])
+
+float_power_
+>>> tensor([3.0]).float_power_(2)
+Tensor([9.])
+
+floor_
+>>> tensor([1.5]).floor_()
+Tensor([1.])
+
+floor_divide_
+>>> tensor([7.0]).floor_divide_(2.0)
+Tensor([3.])
+
+fmod_
+>>> tensor([-7.0]).fmod_(3.0)
+Tensor([-1.])
+
+gcd_
+>>> tensor([12]).gcd_(8)
+Tensor([4])
+
+heaviside_
+>>> tensor([-1.0, 0.0, 2.0]).heaviside_(0.5)
+Tensor([0. , 0.5, 1. ])
+
+hypot_
+>>> tensor([3.0]).hypot_(4.0)
+Tensor([5.])
+
+i0_
+>>> tensor([0.5]).i0_()
+Tensor([1.06348337])
+
+imag
+>>> tensor([1 + 2j]).imag
+Tensor([2.])
+
+lcm_
+>>> tensor([4]).lcm_(6)
+Tensor([12])
+
+ldexp_
+>>> tensor([1.5]).ldexp_(2)
+Tensor([6.])
+
+lgamma_
+>>> tensor([4.0]).lgamma_()
+Tensor([1.79175947])
+
+log10_
+>>> tensor([100.0]).log10_()
+Tensor([2.])
+
+log1p_
+>>> tensor([1e-12]).log1p_()
+Tensor([1.e-12])
+
+log2_
+>>> tensor([8.0]).log2_()
+Tensor([3.])
+
+log_
+>>> tensor([1.0]).log_()
+Tensor([0.])
+
+logical_and_
+>>> tensor([True, True]).logical_and_(tensor([True, False]))
+Tensor([ True, False])
+
+logical_not_
+>>> tensor([True, False]).logical_not_()
+Tensor([False,  True])
+
+logical_or_
+>>> tensor([True, False]).logical_or_(tensor([False, False]))
+Tensor([ True, False])
+
+logical_xor_
+>>> tensor([True, True]).logical_xor_(tensor([True, False]))
+Tensor([False,  True])
+
+max
+>>> tensor([[1.0, 2.0], [3.0, 4.0]]).max(axis=0)
+Tensor([3., 4.])
+
+mean
+>>> tensor([[1.0, 2.0], [3.0, 4.0]]).mean(axis=0)
+Tensor([2., 3.])
+
+min
+>>> tensor([[1.0, 2.0], [3.0, 4.0]]).min(axis=0)
+Tensor([1., 2.])
+
+mT
+>>> tensor([[[1.0, 2.0]]]).mT
+Tensor([[[1.],
+         [2.]]])
+
+mul_
+>>> tensor([2.0, 3.0]).mul_(10.0)
+Tensor([20., 30.])
+
+multiply_
+>>> tensor([2.0, 3.0]).multiply_(10.0)
+Tensor([20., 30.])
+
+neg_
+>>> tensor([2.0]).neg_()
+Tensor([-2.])
+
+negative_
+>>> tensor([2.0]).negative_()
+Tensor([-2.])
+
+nextafter_
+>>> tensor([1.0]).nextafter_(2.0) - 1
+Tensor([2.22044605e-16])
+
+nonzero
+>>> tensor([0.0, 5.0, 7.0]).nonzero()
+(Tensor([1, 2]),)
+
+partition
+>>> x = tensor([3.0, 1.0, 2.0])
+>>> x.partition(1)
+>>> x[1]
+Tensor(2.)
+
+pow_
+>>> tensor([3.0]).pow_(2)
+Tensor([9.])
+
+prod
+>>> tensor([[1.0, 2.0], [3.0, 4.0]]).prod(axis=0)
+Tensor([3., 8.])
+
+put
+>>> x = tensor([1.0, 2.0, 3.0])
+>>> x.put([0, 2], [10.0, 30.0])
+>>> x
+Tensor([10.,  2., 30.])
+
+rad2deg_
+>>> tensor([3.141592653589793]).rad2deg_()
+Tensor([180.])
+
+ravel
+>>> tensor([[1.0, 2.0], [3.0, 4.0]]).ravel()
+Tensor([1., 2., 3., 4.])
+
+real
+>>> tensor([1 + 2j]).real
+Tensor([1.])
+
+reciprocal_
+>>> tensor([4.0]).reciprocal_()
+Tensor([0.25])
+
+remainder_
+>>> tensor([-7.0]).remainder_(3.0)
+Tensor([2.])
+
+repeat
+>>> tensor([1.0, 2.0]).repeat(2)
+Tensor([1., 1., 2., 2.])
+
+reshape
+>>> tensor([[1.0, 2.0], [3.0, 4.0]]).reshape(4)
+Tensor([1., 2., 3., 4.])
+
+round
+>>> tensor([1.26, -0.34]).round(1)
+Tensor([ 1.3, -0.3])
+
+searchsorted
+>>> tensor([1.0, 2.0, 3.0]).searchsorted(2.5)
+Tensor(2)
+
+sgn_
+>>> tensor([-2.0]).sgn_()
+Tensor([-1.])
+
+sigmoid_
+>>> tensor([0.5]).sigmoid_()
+Tensor([0.62245933])
+
+sign_
+>>> tensor([-2.0]).sign_()
+Tensor([-1.])
+
+sin_
+>>> tensor([0.5]).sin_()
+Tensor([0.47942554])
+
+sinc_
+>>> tensor([0.5]).sinc_()
+Tensor([0.63661977])
+
+sinh_
+>>> tensor([0.5]).sinh_()
+Tensor([0.52109531])
+
+sort
+>>> x = tensor([3.0, 1.0, 2.0])
+>>> x.sort()
+>>> x
+Tensor([1., 2., 3.])
+
+sqrt_
+>>> tensor([9.0]).sqrt_()
+Tensor([3.])
+
+square_
+>>> tensor([3.0]).square_()
+Tensor([9.])
+
+squeeze
+>>> tensor([[1.0, 2.0]]).squeeze()
+Tensor([1., 2.])
+
+std
+>>> tensor([1.0, 3.0]).std()
+Tensor(1.)
+
+sum
+>>> tensor([[1.0, 2.0], [3.0, 4.0]]).sum(axis=0)
+Tensor([4., 6.])
+
+swapaxes
+>>> tensor([[1.0, 2.0], [3.0, 4.0]]).swapaxes(0, 1)
+Tensor([[1., 3.],
+        [2., 4.]])
+
+T
+>>> tensor([[1.0, 2.0], [3.0, 4.0]]).T
+Tensor([[1., 3.],
+        [2., 4.]])
+
+take
+>>> tensor([10.0, 20.0, 30.0]).take([2, 0])
+Tensor([30., 10.])
+
+tan_
+>>> tensor([0.5]).tan_()
+Tensor([0.54630249])
+
+tanh_
+>>> tensor([0.5]).tanh_()
+Tensor([0.46211716])
+
+to
+>>> tensor([1.0]).to("cpu").device
+'cpu'
+
+to_device
+>>> tensor([1.0]).to_device("cpu").device
+'cpu'
+
+trace
+>>> tensor([[1.0, 2.0], [3.0, 4.0]]).trace()
+Tensor(5.)
+
+transpose
+>>> tensor([[1.0, 2.0], [3.0, 4.0]]).transpose()
+Tensor([[1., 3.],
+        [2., 4.]])
+
+trunc_
+>>> tensor([-1.5]).trunc_()
+Tensor([-1.])
+
+var
+>>> tensor([1.0, 3.0]).var()
+Tensor(1.)
+
+xlogy_
+>>> tensor([0.0, 2.0]).xlogy_(tensor([0.0, 1.0]))
+Tensor([0., 0.])
 """)

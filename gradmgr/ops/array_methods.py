@@ -102,6 +102,19 @@ def _copy(self: Tensor, order: str = "C") -> Any:
     return convert.copy(self, order)
 
 
+def _clone(self: Tensor) -> Any:
+    """Return a copy, which is recorded as an operation.
+
+    >>> from gradmgr import tensor
+    >>> x = tensor([1.0, 2.0])
+    >>> y = x.clone()
+    >>> y += 1
+    >>> x
+    Tensor([1., 2.])
+    """
+    return copied(self)
+
+
 def _astype(
     self: Tensor, dtype: Any, order: str = "K", casting: Any = "unsafe", subok: bool = True, copy: bool = True
 ) -> Any:
@@ -212,7 +225,7 @@ _METHODS = {
     "astype": _astype,
     "clip": _clip,
     "choose": _choose,
-    "clone": lambda self: copied(self),
+    "clone": _clone,
     "compress": _compress,
     "conj": _conj,
     "conjugate": _conj,

@@ -1,17 +1,21 @@
-"""Every public function and class has an example in its docstring, and it is true."""
+"""Every public function and class has in its docstring an example, and what it raises, and both are true."""
 
 from __future__ import annotations
 
+import contextlib
 import doctest
 import importlib.util
 import inspect
+import io
+import pydoc
 
 import pytest
 from helpers import ROOT
+from samples import refusals
 
 import gradmgr
 import gradmgr.numpy
-from gradmgr.numpy import _examples
+from gradmgr.numpy import _examples, _raises
 
 # What an example of it would need.
 WITHOUT_EXAMPLE = {
@@ -46,32 +50,99 @@ def test_every_public_name_has_an_example():
 
 
 TABLES = {
-    gradmgr.numpy: _examples.NUMPY,
-    gradmgr.numpy.linalg: _examples.LINALG,
-    gradmgr.numpy.fft: _examples.FFT,
-    gradmgr.special: _examples.SPECIAL,
+    gradmgr.numpy: (_examples.NUMPY, _raises.NUMPY),
+    gradmgr.numpy.linalg: (_examples.LINALG, _raises.LINALG),
+    gradmgr.numpy.fft: (_examples.FFT, _raises.FFT),
+    gradmgr.special: (_examples.SPECIAL, _raises.SPECIAL),
+    gradmgr.Tensor: (_examples.METHODS, {}),
 }
 
 
 @pytest.mark.parametrize("module", TABLES, ids=lambda module: module.__name__)
-def test_examples_of_functions_of_numpy_and_scipy_are_true(module):
+def test_examples_of_functions_that_templates_make_are_true(module):
     """pytest finds those of other docstrings by itself: it looks into the module that a function was written in."""
-    if module is gradmgr.special:
-        pytest.importorskip("scipy", reason="its kernels are SciPy's")
+    if module in (gradmgr.special, gradmgr.Tensor):
+        pytest.importorskip("scipy", reason="some kernels are SciPy's")
     said = []
     runner = doctest.DocTestRunner()
-    for name in TABLES[module]:
+    examples = TABLES[module][0]
+    for name in examples:
         test = doctest.DocTestParser().get_doctest(getattr(module, name).__doc__, {}, name, None, None)
         runner.run(test, out=said.append)
     assert not runner.failures, "".join(said)
-    assert runner.tries > len(TABLES[module])
+    assert runner.tries > len(examples)
+
+
+def called_as(module):
+    """Return how the examples call the functions of a module: np.name, np.linalg.name, special.name, x.name."""
+    prefix = module.__name__.rpartition(".")[2]
+    return {gradmgr.numpy: "np", gradmgr.special: prefix, gradmgr.Tensor: ""}.get(module, f"np.{prefix}")
 
 
 @pytest.mark.parametrize("module", TABLES, ids=lambda module: module.__name__)
 def test_an_example_calls_the_function_that_it_stands_for(module):
-    """As np.name, special.name or, where it is the point of the example, by another of its names."""
-    prefix = module.__name__.rpartition(".")[2]
-    called = "np" if module is gradmgr.numpy else prefix if module is gradmgr.special else f"np.{prefix}"
-    for name, example in TABLES[module].items():
-        assert f"{called}.{name}" in example, name
+    """By its name or, where it is the point of the example, by another of its names."""
+    for name, example in TABLES[module][0].items():
+        assert f"{called_as(module)}.{name}" in example, name
         assert (getattr(module, name).__doc__ or "").count(example) == 1, name
+
+
+def test_every_member_of_tensor_has_an_example():
+    refused = ("data", "is_sparse")
+    names = [name for name in dir(gradmgr.tensor(1.0)) if not name.startswith("_") and name not in refused]
+    assert len(names) > 200
+    lacking = [name for name in names if ">>> " not in (inspect.getattr_static(gradmgr.Tensor, name).__doc__ or "")]
+    assert lacking == ["cupy"]  # needs a GPU
+
+
+# ---------------------------------------------------------------- what is raised
+
+
+def right_call(module, name):
+    """Return the arguments with which the example of a function calls it first; none where it has no such call."""
+    function = getattr(module, name)
+    calls = []
+
+    def noted(*args, **keywords):
+        calls.append((args, keywords))
+        return function(*args, **keywords)
+
+    others = [each for each, value in vars(module).items() if value is function]
+    code = [example.source for example in doctest.DocTestParser().get_examples(function.__doc__)]
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(io.StringIO()):
+        for each in others:
+            patch.setattr(module, each, noted)
+        with contextlib.suppress(ValueError):  # where the example shows an error
+            exec("".join(code), {})  # noqa: S102  # what stands in our own docstrings
+    return calls[0] if calls else ((), {})
+
+
+@pytest.mark.parametrize("module", [each for each in TABLES if TABLES[each][1]], ids=lambda module: module.__name__)
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of names that NumPy is to drop
+def test_functions_of_numpy_and_scipy_raise_what_their_docstrings_say(module):
+    if module is gradmgr.special:
+        pytest.importorskip("scipy", reason="its kernels are SciPy's")
+    untrue = []
+    for name, lines in TABLES[module][1].items():
+        function = getattr(module, name)
+        assert function.__doc__.count(lines) == 1, name
+        args, keywords = right_call(module, name)
+        for line in lines.split("\n"):
+            said, _, words = line.strip().partition(": ")
+            kind = pydoc.locate(said)
+            calls = refusals.SPECIFIC.get((f"{called_as(module).replace('np', 'numpy')}.{name}", said))
+            for number, call in enumerate(calls or refusals.SHARED[words]):
+                try:
+                    call(function, args, keywords)
+                except kind:
+                    continue
+                except Exception as error:
+                    untrue.append(f"{name}, call {number} of {line.strip()}: {error!r}")
+                else:
+                    untrue.append(f"{name}, call {number} of {line.strip()}: nothing was raised")
+    assert untrue == []
+
+
+def test_no_refused_call_is_left_over():
+    lines = {line.strip() for _, table in TABLES.values() for text in table.values() for line in text.split("\n")}
+    assert refusals.SHARED.keys() == {line.partition(": ")[2] for line in lines}

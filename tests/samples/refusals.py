@@ -1,0 +1,429 @@
+"""Calls that must be refused: one for each cause of each line of errors in `gradmgr.numpy._raises`.
+
+A call is made from one that is right, the first in the example of the function's docstring, by putting something else
+in the place of an argument; or it is given in full.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import io
+from collections.abc import Callable
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from gradmgr import tensor
+
+Call = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
+
+
+def at(position: int, value: Any) -> Call:
+    """Return a call with another value at a position."""
+    return lambda f, args, keywords: f(*args[:position], value, *args[position + 1 :], **keywords)
+
+
+def also(**more: Any) -> Call:
+    """Return a call with other keywords."""
+    return lambda f, args, keywords: f(*args, **(keywords | more))
+
+
+def only(*args: Any, **keywords: Any) -> Call:
+    """Return a call with these arguments alone."""
+    return lambda f, _args, _keywords: f(*args, **keywords)
+
+
+def ones(*shape: int) -> Any:
+    """Return a Tensor of ones."""
+    return tensor(np.ones(shape))
+
+
+OBJECT = object()
+OTHER_SHAPES = only(ones(2), ones(3))
+OUT = also(out=ones(9, 9, 9))
+UNARY_OUT = only(ones(2), out=ones(3))
+BINARY_OUT = only(ones(2), ones(2), out=ones(3))
+TEXT = at(0, "text")
+NO_DTYPE = also(dtype="text")
+NO_AXIS = also(axis=9)
+COMPLEX = at(0, tensor([1j, 2.0]))
+LINE = ones(4)
+OBLONG = ones(5, 7)
+
+# By the words of a line.
+SHARED: MappingProxyType[str, tuple[Call, ...]] = MappingProxyType(
+    {
+        "`x` is neither a number nor an array of numbers, or of a dtype that NumPy does not have this for.": (TEXT,),
+        "the result cannot be broadcast to the shape of `out`.": (UNARY_OUT,),
+        "`out` has another shape than the result.": (OUT,),
+        "`x` is neither a number nor an array of numbers, or `out` is not a tuple of two arrays.": (TEXT, OUT),
+        "an argument is neither a number nor an array of numbers, or `out` is not a tuple of two arrays.": (TEXT, OUT),
+        "the shapes cannot be broadcast together.": (OTHER_SHAPES,),
+        "an argument is neither a number nor an array of numbers, or of a dtype that NumPy does not have this for.": (
+            TEXT,
+            at(1, "text"),
+        ),
+        "the shapes cannot be broadcast together, or the result cannot be broadcast to the shape of `out`.": (
+            OTHER_SHAPES,
+            BINARY_OUT,
+        ),
+        "an argument is not of integers.": (at(0, 1.5), at(1, 1.5)),
+        "an argument is neither a number nor an array of numbers.": (TEXT, at(1, "text")),
+        "the argument is neither a number nor an array of numbers.": (TEXT,),
+        "`x` is complex.": (COMPLEX,),
+        "`x` is text.": (TEXT,),
+        "`a` is neither a number nor an array of numbers, or `decimals` is not an integer.": (TEXT, at(1, 1.5)),
+        "`a` is not of numbers, or `dtype` does not name a dtype.": (only("text"), NO_DTYPE),
+        "`a` has no such axis.": (NO_AXIS,),
+        "`x` is not of numbers, or `dtype` does not name a dtype.": (TEXT, NO_DTYPE),
+        "`x` has several axes and `axis` is not given, or `out` has another shape than the result.": (
+            only(OBLONG),
+            OUT,
+        ),
+        "`x` has no such axis.": (NO_AXIS,),
+        "`a` is not of numbers.": (TEXT,),
+        "there is no element to choose from and no `initial`, or `out` has another shape than the result.": (
+            only(ones(0)),
+            OUT,
+        ),
+        "there is no element to choose from, or `out` has another shape than the result.": (only(ones(0)), OUT),
+        "there is no element that is not NaN to choose from, or `out` has another shape than the result.": (
+            only(ones(0)),
+            only([np.nan]),
+            OUT,
+        ),
+        "`a` is not of real numbers.": (TEXT, COMPLEX),
+        "`q` is out of range, or `method` is not one of NumPy's.": (at(1, -1), also(method="text")),
+        "`weights` have another shape than `a` and `axis` is not given.": (only(OBLONG, weights=ones(7)),),
+        "`weights` have another length than the axis.": (only(OBLONG, axis=1, weights=ones(5)),),
+        "the weights add up to 0.": (only(ones(2), weights=[1.0, -1.0]),),
+        "an argument is not of numbers.": (at(1, "text"),),
+        "`m` has more than two axes, or `y` another number of observations.": (
+            only(ones(2, 2, 2)),
+            only(ones(3), ones(4)),
+        ),
+        "`a` has fewer than two axes.": (at(0, LINE),),
+        "`dtype` does not name a dtype.": (NO_DTYPE,),
+        "the arrays differ in length along an axis other than `axis`.": (only(OBLONG, ones(5, 8), axis=0),),
+        "the arrays have no such axis.": (NO_AXIS,),
+        "`arrays` is not a sequence of arrays, or `dtype` does not name a dtype.": (only(3), NO_DTYPE),
+        "there is no array, or the arrays differ in length along an axis other than `axis`.": (
+            only([]),
+            only([OBLONG, ones(5, 8)], axis=0),
+        ),
+        "`a` is an object of which NumPy makes no array of numbers.": (only(OBJECT),),
+        "`arrays` is not a sequence of arrays.": (only(3),),
+        "there is no array, or the arrays differ in shape.": (only([]), only([OBLONG, LINE])),
+        "the result has no such axis.": (NO_AXIS,),
+        "`tup` is not a sequence of arrays.": (only(3),),
+        "there is no array, or the arrays differ in length along an axis that is not the one joined along.": (
+            only([]),
+            only([ones(2, 2, 2), ones(3, 3, 2)]),
+        ),
+        "a tuple stands where a list must.": (only((1.0, 2.0)),),
+        "the lists are nested to different depths, or the arrays do not fit together.": (
+            only([[1.0], 2.0]),
+            only([[OBLONG, LINE]]),
+        ),
+        "`indices_or_sections` is neither an integer nor a sequence of integers.": (at(1, "text"),),
+        "the number of parts is not positive.": (at(1, -1),),
+        "`ary` has no such axis.": (NO_AXIS,),
+        "the array has too few axes, or its axis cannot be divided into equal parts.": (at(0, 1.0), at(1, 5)),
+        "the array has no such axis.": (NO_AXIS,),
+        "`m` has too few axes.": (only(1.0),),
+        "`axes` are not two different axes.": (also(axes=(0, 0)),),
+        "`m` has no such axis.": (also(axes=(0, 9)),),
+        "`shift` is not a number, nor several.": (at(1, OBJECT),),
+        "an axis is not an integer.": (at(1, "text"),),
+        "the axis is longer than 1.": (only(LINE, axis=0),),
+        "the axes are not as many as are needed, or one stands twice.": (at(1, [0, 1, 2, 0]),),
+        "`x` has fewer than two axes.": (only(LINE),),
+        "`shape` is not of integers.": (at(1, "text"),),
+        "`shape` is for another number of elements.": (at(1, (3, 5)),),
+        "`new_shape` is not of integers.": (at(1, "text"),),
+        "a length is negative.": (at(0, (-3,)),),
+        "the array cannot be broadcast to `shape`.": (at(1, (9, 9)),),
+        "an argument is an object of which NumPy makes no array of numbers.": (at(0, OBJECT),),
+        "`repeats` is not of integers.": (at(1, ones(2)),),
+        "`repeats` is negative, or has another length than the axis.": (at(1, -1), at(1, [1, 2, 3, 4, 5])),
+        "`reps` is not of integers.": (at(1, OBJECT),),
+        "a number of repetitions is negative.": (at(1, -1),),
+        "`pad_width` is not of integers.": (at(1, "text"),),
+        "a width is negative, or `mode` is not one of NumPy's.": (at(1, -1), also(mode="text")),
+        "an index is out of bounds.": (at(1, 99),),
+        "`arr` has no such axis.": (NO_AXIS,),
+        "the shape of `values` does not fit.": (only(ones(3), [0, 1], ones(7)),),
+        "`filt` has no such axis.": (NO_AXIS,),
+        "the argument is not of numbers, or `dtype` does not name a dtype.": (only(OBJECT), NO_DTYPE),
+        "`fill_value` cannot be broadcast to the shape.": (at(1, OBLONG),),
+        "the requirements contradict each other.": (only(OBLONG, requirements=["C", "F"]),),
+        "a bound is not a number, or `dtype` does not name a dtype.": (only("text"), NO_DTYPE),
+        "`step` is 0.": (only(0, 1, 0),),
+        "`shape` is not of integers, or `dtype` does not name a dtype.": (at(0, "text"), NO_DTYPE),
+        "a length is negative, or `fill_value` cannot be broadcast to `shape`.": (at(0, -3), at(1, OBLONG)),
+        "a length is not an integer, or `dtype` does not name a dtype.": (at(0, "text"), NO_DTYPE),
+        "an end is not a number, `num` is not an integer, or `dtype` does not name a dtype.": (
+            at(0, OBJECT),
+            at(2, 1.5),
+            NO_DTYPE,
+        ),
+        "`num` is negative.": (at(2, -1),),
+        "`M` is not one number.": (at(0, "text"), at(0, LINE)),
+        "`dimensions` is not a sequence of integers, or `dtype` does not name a dtype.": (only(3), NO_DTYPE),
+        "an argument has not one axis.": (at(0, OBLONG),),
+        "`v` has not one or two axes.": (only(1.0),),
+        "`a` has fewer than two axes, or the two axes are the same.": (only(LINE), only(OBLONG, axis1=0, axis2=0)),
+        "a length is not an integer.": (only("text"),),
+        "`arr` has fewer than two axes, or axes of different lengths.": (only(LINE), only(OBLONG)),
+        "`arr` has not two axes.": (only(LINE),),
+        "`m` has no axes.": (only(1.0),),
+        "`n` is not an integer, or `mask_func` is not a function.": (at(0, "text"), at(1, 3)),
+        "`N` is not an integer.": (at(1, "text"),),
+        "`x` has not one axis.": (at(0, OBLONG),),
+        "`kind` is not one of NumPy's.": (also(kind="text"),),
+        "`a` has no axes.": (only(1.0),),
+        "`kth` is not of integers.": (at(1, 1.5),),
+        "`kth` is out of bounds.": (at(1, 99),),
+        "`keys` is not a sequence of arrays.": (only(3),),
+        "the keys differ in shape.": (only([[1.0, 2.0], [1.0]]),),
+        "the keys have no such axis.": (NO_AXIS,),
+        '`a` has not one axis, or `side` is neither "left" nor "right".': (at(0, OBLONG), also(side="text")),
+        "`bins` have not one axis, or are not in order.": (at(1, OBLONG), at(1, [1.0, 3.0, 2.0])),
+        "`ar` has no such axis.": (NO_AXIS,),
+        "`x` cannot be sorted, as objects of different types cannot.": (only(np.array([1, None], object)),),
+        "`x` is not of integers.": (only(ones(2)),),
+        "`x` has not one axis, or a negative element, or `weights` have another length.": (
+            only([[1]]),
+            only([-1]),
+            also(weights=ones(9)),
+        ),
+        "the number of bins is not positive, or the edges are not in order.": (
+            also(bins=0),
+            also(bins=[1.0, 3.0, 2.0]),
+        ),
+        "`x` and `y` differ in length.": (OTHER_SHAPES,),
+        "there is not one number of bins, or one range, for each axis of the sample.": (
+            only(ones(4, 2), bins=[3]),
+            only(ones(4, 2), range=[(0, 1)]),
+        ),
+        "the condition picks beyond the end of the axis.": (at(0, np.ones(9, bool)),),
+        "`condition` has not one axis.": (at(0, True),),
+        "the condition picks beyond the end of the array.": (at(0, np.ones(9, bool)),),
+        "`a` is not of integers.": (at(0, 1.5),),
+        "an element of `a` is out of range, or the shapes cannot be broadcast together.": (
+            at(0, -3),
+            at(1, [ones(5), ones(6)]),
+        ),
+        "a condition is not of booleans.": (only([ones(2)], [ones(2)]),),
+        "`condlist` and `choicelist` differ in length, or are empty.": (at(0, []), only([], [])),
+        "one of `x` and `y` is given alone, or the shapes cannot be broadcast together.": (
+            only([True], 1.0),
+            only([True], ones(2), ones(3)),
+        ),
+        "a condition has another shape than `x`.": (at(0, ones(9)),),
+        "there are neither as many functions as conditions nor one more.": (at(2, []),),
+        "`indices` are not of integers.": (at(1, ones(2)),),
+        "`indices` are not of integers, or one is out of bounds.": (at(1, ones(2, 2)), at(1, [[99], [99]])),
+        "`indices` have another number of axes than `arr`.": (at(1, 0),),
+        "`indices` have another number of axes than `arr`, or `values` cannot be broadcast to their shape.": (
+            at(1, 0),
+            at(2, ones(9, 9)),
+        ),
+        "a position is out of bounds.": (at(1, 99),),
+        "`a` is not an array, or the positions are not of integers.": (at(0, "text"), at(1, ones(2))),
+        "the first argument is not an array.": (at(0, "text"),),
+        "the mask has another size than the array.": (at(1, np.ones(9, bool)),),
+        "`indices` or `shape` is not of integers.": (at(0, 1.5), at(1, "text")),
+        "`dims` is not of integers.": (at(1, "text"),),
+        "an index is out of bounds, or there is not one array of indices for each dimension.": (
+            at(0, (99, 99)),
+            at(0, (0,)),
+        ),
+        "the lengths of the axes that are summed over differ.": (OTHER_SHAPES,),
+        "an argument has too few axes, or the lengths of the axes that are summed over differ.": (
+            only(1.0, 1.0),
+            only(ones(3, 3), ones(4)),
+        ),
+        "an argument has no such axis.": (NO_AXIS,),
+        "the subscripts do not fit the operands.": (at(0, "i"),),
+        "an operand is not of numbers.": (at(1, OBJECT),),
+        "the vectors have neither two nor three components.": (only(LINE, LINE),),
+        "an argument is empty, or has more than one axis, or `mode` is not one of NumPy's.": (
+            at(0, []),
+            at(0, OBLONG),
+            also(mode="text"),
+        ),
+        "`n` is negative, or `a` has no axes.": (also(n=-1), only(1.0)),
+        "`to_begin` or `to_end` cannot be cast to the dtype of `ary`.": (only([1, 2], to_begin=1.5),),
+        "there are neither no distances, nor one, nor one for each axis.": (only(OBLONG, 1.0, 1.0, 1.0),),
+        "an axis is too short for `edge_order`.": (only(ones(1)),),
+        "`f` has no such axis.": (NO_AXIS,),
+        "`x` does not fit `y`.": (only(ones(3), ones(5)),),
+        "`y` has no such axis.": (NO_AXIS,),
+        "`p` has no axes.": (only(1.0),),
+        "`p` is complex.": (only(tensor([1j, 2.0])),),
+        "`p` has no such axis.": (NO_AXIS,),
+        "`x` or `xp` is complex.": (at(0, 1j), at(1, [1j, 2.0])),
+        "`xp` and `fp` have not one axis, differ in length, or are empty.": (
+            at(1, OBLONG),
+            at(1, ones(5)),
+            only(1.0, [], []),
+        ),
+        "the argument has a shape that is not for this.": (only(OBLONG),),
+        "`m` is negative.": (also(m=-1),),
+        "`x` is empty or has not one axis, or `y` has another length.": (at(0, []), at(0, OBLONG), at(1, ones(9))),
+        "`deg` is negative.": (at(2, -1),),
+        "`func1d` is not a function, or `axis` is not an integer.": (at(0, 3), at(1, 1.5)),
+        "`func` is not a function.": (at(0, 3),),
+        "`func` returns an array of another number of axes.": (at(0, lambda a, axis: a[None, None]),),
+        "`function` is not a function, or `shape` is not of integers.": (at(0, 3), at(1, ("text",))),
+        "`pyfunc` is not a function.": (only(3),),
+        "it is called without arguments, or its result does not fit the signature.": (
+            lambda f, _args, _keywords: f(abs)(),
+            lambda f, _args, _keywords: f(lambda x: [x, x, x], signature="()->(n),(n)")(1.0),
+        ),
+        "an option is of another type than it is documented with.": (also(precision="text"),),
+        "`base` is not between 2 and 36.": (also(base=99),),
+        "`num` is not an integer.": (only(1.5),),
+        "`x` is not a number.": (TEXT,),
+        "`a` is not of integers or booleans.": (only([1.5]),),
+        "`a` is not of the dtype uint8.": (only([1.5]),),
+        "an argument is not a date.": (TEXT,),
+        "an argument is of numbers.": (at(0, LINE),),
+        "`arr` is not of dates.": (only(LINE),),
+        "`from_` is a Python number, or an argument does not name a dtype.": (at(0, 1.5), at(1, "text")),
+        "an array is not of numbers.": (only(np.array(["text"])),),
+        "the dtype is not one of floats.": (only(np.int64),),
+        "the dtype is not one of integers.": (only(np.float64),),
+        "an argument is neither an array nor a dtype.": (only(OBJECT),),
+        "`typechars` cannot be iterated over.": (only(3),),
+        "`buffer` is not like bytes, or `dtype` does not name a dtype.": (TEXT, NO_DTYPE),
+        "the length of the buffer is not a multiple of that of an element.": (only(b"123", dtype=float),),
+        "there is no such file.": (at(0, "no such file"),),
+        "`iter` cannot be iterated over, or `dtype` does not name a dtype.": (only(3, float), NO_DTYPE),
+        "there are fewer elements than `count`.": (only(iter([1.0]), float, count=5),),
+        "`dtype` is not one of records.": (lambda f, _args, _keywords: f(io.StringIO("1"), r"(\d)", float),),
+        "the text cannot be read to its end as numbers.": (only("1 text", sep=" "),),
+        "the lines differ in their numbers of columns.": (only(["1 2", "1"]),),
+        "the file holds objects, and `allow_pickle` is False.": (lambda f, _args, _keywords: f(_file_of_objects()),),
+        "a text is not a number, or the lines differ in their numbers of columns.": (
+            only(["text"]),
+            only(["1 2", "1"]),
+        ),
+        "`file` is neither a path nor an open file.": (at(0, OBJECT),),
+        "`fname` is neither a path nor an open file, or `X` has not one or two axes.": (
+            at(0, OBJECT),
+            at(1, ones(2, 2, 2)),
+        ),
+        "`a` is not a stack of square matrices, or not positive definite.": (at(0, OBLONG), only(-np.eye(2))),
+        "`x` is empty, or has fewer than two axes.": (only(ones(0, 0)), only(LINE)),
+        "`a` is not a stack of square matrices.": (at(0, OBLONG),),
+        "`a` is not a stack of square matrices, or the iteration does not converge.": (at(0, OBLONG),),
+        "`A` is not a stack of square matrices.": (at(0, OBLONG),),
+        "`a` is not a stack of square matrices, or one is singular.": (at(0, OBLONG), at(0, ones(2, 2))),
+        "`a` has not two axes, `b` another number of rows, or the iteration does not converge.": (
+            at(0, LINE),
+            at(1, ones(99)),
+        ),
+        "`x` has fewer than two axes, or `ord` is not one of NumPy's.": (only(LINE), also(ord=7)),
+        "`A` is not of numbers.": (only([["text"]]),),
+        "there are fewer than two arrays, or their shapes do not fit together.": (
+            only([OBLONG]),
+            only([OBLONG, OBLONG]),
+        ),
+        "an array between the first and the last has not two axes.": (only([OBLONG, LINE, OBLONG]),),
+        "`ord` is not one of NumPy's for this number of axes.": (only(OBLONG, 7),),
+        "`a` has fewer than two axes, or the iteration does not converge.": (only(LINE), only(OBLONG * np.nan)),
+        "`b` does not fit `a`.": (at(1, ones(9)),),
+        "`a` is not a stack of square matrices, or `b` does not fit it.": (at(0, OBLONG), at(1, ones(9))),
+        "a matrix has a 0 on its diagonal.": (at(0, np.zeros((2, 2))),),
+        "the axes before and after `ind` do not make up a square matrix, or it is singular.": (
+            only(OBLONG, ind=1),
+            only(ones(2, 2), ind=1),
+        ),
+        "the axes of `a` do not make up a square matrix, or it is singular.": (
+            only(OBLONG, ones(5)),
+            only(ones(2, 2), ones(2)),
+        ),
+        "`ord` is not a number.": (only(LINE, ord="text"),),
+        "the vectors have not three components.": (only(LINE, LINE),),
+        "an argument has no axes, or the lengths of the axes that are summed over differ.": (
+            only(1.0, LINE),
+            only(OBLONG, OBLONG),
+        ),
+        "the lengths of the axis differ.": (OTHER_SHAPES,),
+        "`n`, or the length of the axis, is not positive.": (also(n=0), only(ones(0))),
+        "`a` is complex.": (at(0, ones(4, 4) * 1j),),
+        "a length is not positive, or `s` and `axes` differ in length.": (
+            also(s=(0, 2), axes=(0, 1)),
+            also(s=(2, 2), axes=(0,)),
+        ),
+        "`n` is not an integer, or negative.": (at(0, 1.5), at(0, -1)),
+        "`d` is 0.": (only(4, 0),),
+        "`x` is neither a number nor an array of numbers, or of a dtype that SciPy does not have this for.": (TEXT,),
+        "an argument is neither a number nor an array of numbers, or of a dtype that SciPy does not have this for.": (
+            TEXT,
+            at(1, "text"),
+        ),
+        "`x` is not of numbers.": (TEXT,),
+        "`x` is empty.": (only(ones(0)),),
+    }
+)
+
+
+def _file_of_objects() -> io.BytesIO:
+    file = io.BytesIO()
+    np.save(file, np.array([dt.date(2020, 1, 1)], object))
+    file.seek(0)
+    return file
+
+
+# By the name of a function and the name of an exception, where the words' own calls do not serve.
+_INTEGERS = (only([1, 2], [1, 2, 3]), only([1, 2], [1, 2], out=tensor([1, 2, 3])))
+_TOO_FAR = also(axes=(0, 9))
+SPECIFIC: MappingProxyType[tuple[str, str], tuple[Call, ...]] = MappingProxyType(
+    {
+        **{
+            (f"numpy.{name}", "ValueError"): _INTEGERS
+            for name in ("bitwise_and", "bitwise_left_shift", "bitwise_or", "bitwise_right_shift", "bitwise_xor")
+        },
+        ("numpy.gcd", "ValueError"): _INTEGERS,
+        ("numpy.lcm", "ValueError"): _INTEGERS,
+        ("numpy.ldexp", "ValueError"): (only(ones(2), [1, 2, 3]), only(ones(2), 1, out=ones(3))),
+        ("numpy.bitwise_count", "ValueError"): (only([1, 2], out=tensor([1, 2, 3])),),
+        ("numpy.bitwise_invert", "ValueError"): (only([1, 2], out=tensor([1, 2, 3])),),
+        ("numpy.isnat", "ValueError"): (only(np.zeros(2, "M8[D]"), out=ones(3)),),
+        ("numpy.clip", "ValueError"): (only(ones(2), ones(3), 1.0), only(ones(2), 0.0, 1.0, out=ones(3))),
+        ("numpy.cov", "TypeError"): (only("text"),),
+        ("numpy.corrcoef", "TypeError"): (only("text"),),
+        ("numpy.rollaxis", "numpy.exceptions.AxisError"): (at(1, 9),),
+        ("numpy.expand_dims", "numpy.exceptions.AxisError"): (at(1, 9),),
+        ("numpy.swapaxes", "numpy.exceptions.AxisError"): (at(1, 9),),
+        ("numpy.moveaxis", "numpy.exceptions.AxisError"): (at(1, 9),),
+        ("numpy.permute_dims", "numpy.exceptions.AxisError"): (only(LINE, (9,)),),
+        ("numpy.apply_along_axis", "numpy.exceptions.AxisError"): (at(1, 9),),
+        ("numpy.resize", "ValueError"): (at(1, (-3,)),),
+        ("numpy.astype", "TypeError"): (at(1, "text"),),
+        ("numpy.unravel_index", "ValueError"): (at(0, 99),),
+        ("numpy.tensordot", "ValueError"): (only(OBLONG, OBLONG, 1),),
+        ("numpy.tensordot", "IndexError"): (only(LINE, LINE, 2),),
+        ("numpy.vectorize", "ValueError"): (
+            lambda f, _args, _keywords: f(lambda x: x)([]),
+            lambda f, _args, _keywords: f(lambda x: [x, x, x], signature="()->(n),(n)")(1.0),
+        ),
+        ("numpy.linalg.tensordot", "ValueError"): (only(OBLONG, OBLONG, axes=1),),
+        ("numpy.linalg.tensordot", "IndexError"): (only(LINE, LINE, axes=2),),
+        ("numpy.linalg.solve_triangular", "ValueError"): (only(OBLONG, LINE), only(np.eye(2), ones(9))),
+        ("numpy.linalg.solve_triangular", "numpy.linalg.LinAlgError"): (only(np.zeros((2, 2)), ones(2)),),
+        ("numpy.fft.fft2", "numpy.exceptions.AxisError"): (_TOO_FAR,),
+        ("numpy.fft.ifft2", "numpy.exceptions.AxisError"): (_TOO_FAR,),
+        ("numpy.fft.irfft2", "numpy.exceptions.AxisError"): (_TOO_FAR,),
+        ("numpy.fft.rfft2", "numpy.exceptions.AxisError"): (_TOO_FAR,),
+        ("numpy.fft.fftshift", "IndexError"): (also(axes=9),),
+        ("numpy.fft.ifftshift", "IndexError"): (also(axes=9),),
+        ("special.betainc", "ValueError"): (only(ones(2), ones(3), 0.5),),
+        ("special.logsumexp", "numpy.exceptions.AxisError"): (only(LINE, axis=9),),
+        ("special.betaincinv", "ValueError"): (only(ones(2), ones(3), 0.5),),
+    }
+)
