@@ -146,3 +146,22 @@ def test_functions_of_numpy_and_scipy_raise_what_their_docstrings_say(module):
 def test_no_refused_call_is_left_over():
     lines = {line.strip() for _, table in TABLES.values() for text in table.values() for line in text.split("\n")}
     assert refusals.SHARED.keys() == {line.partition(": ")[2] for line in lines}
+
+
+def errors_of(function):
+    """Yield the exceptions that a docstring's section of errors names, and what it says of each."""
+    section = inspect.cleandoc(function.__doc__).partition("\nRaises:\n")[2].partition("\n\n")[0]
+    for line in section.split("\n"):
+        said, _, words = line.strip().partition(": ")
+        yield said, words
+
+
+@pytest.mark.parametrize("name", refusals.LAYERS)
+def test_layers_raise_what_their_docstrings_say(name):
+    layer = getattr(gradmgr.nn, name)
+    said = dict(errors_of(layer))
+    assert said.keys() == refusals.LAYERS[name].keys()
+    for kind, calls in refusals.LAYERS[name].items():
+        for call in calls:
+            with pytest.raises(pydoc.locate(kind)):
+                call(layer)

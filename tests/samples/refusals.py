@@ -1,5 +1,6 @@
-"""Calls that must be refused: one for each cause of each line of errors in `gradmgr.numpy._raises`.
+"""Calls that must be refused, for what docstrings say that is raised: one for each cause of each line of errors.
 
+Those of functions stand in `gradmgr.numpy._raises`.
 A call is made from one that is right, the first in the example of the function's docstring, by putting something else
 in the place of an argument; or it is given in full.
 """
@@ -14,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from gradmgr import tensor
+from gradmgr import nn, tensor
 
 Call = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
 
@@ -425,5 +426,179 @@ SPECIFIC: MappingProxyType[tuple[str, str], tuple[Call, ...]] = MappingProxyType
         ("special.betainc", "ValueError"): (only(ones(2), ones(3), 0.5),),
         ("special.logsumexp", "numpy.exceptions.AxisError"): (only(LINE, axis=9),),
         ("special.betaincinv", "ValueError"): (only(ones(2), ones(3), 0.5),),
+    }
+)
+
+
+# ---------------------------------------------------------------- layers
+
+LayerCall = Callable[[Any], Any]
+
+
+def built(*args: Any, **keywords: Any) -> LayerCall:
+    """Return the making of a layer with these arguments."""
+    return lambda layer: layer(*args, **keywords)
+
+
+def on(*inputs: Any, of: tuple[Any, ...] = (), **keywords: Any) -> LayerCall:
+    """Return the call, on these inputs, of a layer made with the arguments `of` and keywords."""
+    return lambda layer: layer(*of, **keywords)(*inputs)
+
+
+def floats(*shape: int) -> np.ndarray[Any, Any]:
+    """Return an array of ones of the layers' dtype."""
+    return np.ones(shape, np.float32)
+
+
+def integers(*shape: int) -> np.ndarray[Any, Any]:
+    """Return an array of ones that are integers."""
+    return np.ones(shape, np.int64)
+
+
+def _activations() -> dict[str, dict[str, tuple[LayerCall, ...]]]:
+    of_floats = ("ELU", "GELU", "LeakyReLU", "LogSoftmax", "SiLU", "Sigmoid", "Softmax", "Softplus", "Tanh")
+    found: dict[str, dict[str, tuple[LayerCall, ...]]] = {name: {"TypeError": (on(integers(2)),)} for name in of_floats}
+    found["ReLU"] = {"TypeError": (on(1j * floats(2)),)}
+    found["LeakyReLU"]["TypeError"] += (on(floats(2), of=("text",)),)
+    found["GELU"]["ValueError"] = (built("text"),)
+    found["Softplus"]["ValueError"] = (on(floats(2), beta=0),)
+    for name in "Softmax", "LogSoftmax":
+        found[name] = {"TypeError": (on(integers(2), dim=0),), AXIS: (on(floats(2), dim=9),)}
+    return found
+
+
+AXIS = "numpy.exceptions.AxisError"
+
+
+def _of_images() -> dict[str, dict[str, tuple[LayerCall, ...]]]:
+    """Return calls of the layers of which there is one for each number of axes: with two axes less, or of integers."""
+    found = {}
+    for axes in 1, 2, 3:
+        right, wrong, whole = floats(1, 3, *[4] * axes), floats(*[4] * axes), integers(1, 3, *[4] * axes)
+        for name in f"Conv{axes}d", f"ConvTranspose{axes}d":
+            of = (3, 2, 2)
+            refused = (built(3, 4, 2, groups=2), on(wrong, of=of), on(right, of=(5, 2, 2)))
+            found[name] = {"ValueError": refused, "TypeError": (on(whole, of=of),)}
+        for name in (f"InstanceNorm{axes}d", *((f"BatchNorm{axes}d",) if axes < 3 else ())):
+            refused = (built(-1), on(floats(4), of=(3,)), on(right, of=(5,)))
+            found[name] = {"ValueError": refused, "TypeError": (on(whole, of=(3,)),)}
+        for name in f"AvgPool{axes}d", f"MaxPool{axes}d":
+            found[name] = {
+                "ValueError": (on(wrong, of=(2,)), on(right, of=(9,))),
+                "TypeError": (on(whole, of=(2,)),),
+            }
+        for name in f"AdaptiveAvgPool{axes}d", f"AdaptiveMaxPool{axes}d":
+            found[name] = {
+                "ValueError": (on(wrong, of=(2,)), on(right, of=(0,))),
+                "TypeError": (on(whole, of=(2,)),),
+            }
+    return found
+
+
+def _losses() -> dict[str, dict[str, tuple[LayerCall, ...]]]:
+    differ, whole = on(floats(2), floats(3)), on(integers(2), integers(2))
+    found: dict[str, dict[str, tuple[LayerCall, ...]]] = {
+        name: {"ValueError": (built(reduction="text"), differ), "TypeError": (whole,)}
+        for name in ("BCELoss", "BCEWithLogitsLoss", "HuberLoss", "KLDivLoss", "L1Loss", "MSELoss", "SmoothL1Loss")
+    }
+    found["BCELoss"]["ValueError"] += (on(2 * floats(2), floats(2)),)
+    found["HuberLoss"]["ValueError"] += (on(floats(2), floats(2), delta=0),)
+    found["SmoothL1Loss"]["ValueError"] += (on(floats(2), floats(2), beta=-1),)
+    for name in "CrossEntropyLoss", "NLLLoss":
+        found[name] = {
+            "ValueError": (built(reduction="text"), on(floats(2, 3), integers(4))),
+            "TypeError": (on(integers(2, 3), integers(2)), on(floats(2, 3), floats(3))),
+            "IndexError": (on(floats(2, 3), 9 * integers(2)),),
+        }
+    return found
+
+
+# By the name of a layer and that of an exception.
+LAYERS: MappingProxyType[str, dict[str, tuple[LayerCall, ...]]] = MappingProxyType(
+    {
+        **_activations(),
+        **_of_images(),
+        **_losses(),
+        "BatchNorm": {
+            "ValueError": (built(-1), on(floats(3), of=(3,)), on(floats(2, 4), of=(3,))),
+            "TypeError": (on(integers(2, 3), of=(3,)),),
+        },
+        "Embedding": {
+            "ValueError": (built(-1, 3),),
+            "TypeError": (on(floats(2), of=(5, 3)),),
+            "IndexError": (on(9 * integers(2), of=(5, 3)), built(5, 3, padding_idx=9)),
+        },
+        "EmbeddingBag": {
+            "ValueError": (
+                built(-1, 3),
+                built(5, 3, mode="text"),
+                on(integers(2), of=(5, 3)),
+                on(integers(2, 2), [0], of=(5, 3)),
+            ),
+            "TypeError": (on(floats(2, 2), of=(5, 3)),),
+            "IndexError": (on(9 * integers(2, 2), of=(5, 3)),),
+        },
+        "Flatten": {"ValueError": (on(floats(3)),)},
+        "GRUCell": {
+            "ValueError": (built(0, 2), on(floats(2, 9), of=(3, 2)), on(floats(2, 3), floats(3, 2), of=(3, 2))),
+            "TypeError": (on(integers(2, 3), of=(3, 2)),),
+        },
+        "GroupNorm": {
+            "ValueError": (built(2, 3), on(floats(2, 5), of=(3, 3))),
+            "TypeError": (on(integers(2, 3), of=(3, 3)),),
+        },
+        "LSTMCell": {
+            "ValueError": (built(0, 2), on(floats(2, 9), of=(3, 2)), on(floats(2, 3), [floats(3, 2)] * 2, of=(3, 2))),
+            "TypeError": (on(integers(2, 3), of=(3, 2)), on(floats(2, 3), floats(2, 2), of=(3, 2))),
+        },
+        **{
+            name: {
+                "ValueError": (built(-1), on(floats(2, 5), of=(3,))),
+                "TypeError": (on(integers(2, 3), of=(3,)),),
+            }
+            for name in ("LayerNorm", "RMSNorm")
+        },
+        "Linear": {
+            "ValueError": (built(-1, 2), on(floats(2, 5), of=(3, 2))),
+            "TypeError": (built(1.5, 2), built(3, 2, dtype="int64"), on(integers(2, 3), of=(3, 2))),
+        },
+        "Module": {"NotImplementedError": (on(1),)},
+        "ModuleDict": {"TypeError": (built({"a": 3}), built({3: nn.Identity()}))},
+        "ModuleList": {"TypeError": (built([3]),)},
+        "ParameterList": {"TypeError": (built([3]),)},
+        "RNNCell": {
+            "ValueError": (
+                built(0, 2),
+                built(3, 2, nonlinearity="text"),
+                on(floats(2, 9), of=(3, 2)),
+                on(floats(2, 3), floats(3, 2), of=(3, 2)),
+            ),
+            "TypeError": (on(integers(2, 3), of=(3, 2)),),
+        },
+        "TransformerDecoder": {
+            "ValueError": (
+                lambda layer: layer(nn.TransformerDecoderLayer(4, 2, 4), -1),
+                lambda layer: layer(nn.TransformerDecoderLayer(4, 2, 4), 1)(floats(2, 3, 5), floats(2, 3, 4)),
+            ),
+            "TypeError": (built(3, 1),),
+        },
+        "TransformerDecoderLayer": {
+            "ValueError": (
+                built(3, 2),
+                built(4, 2, activation="text"),
+                on(floats(2, 3, 5), floats(2, 3, 4), of=(4, 2, 4)),
+            )
+        },
+        "TransformerEncoder": {
+            "ValueError": (
+                lambda layer: layer(nn.TransformerEncoderLayer(4, 2, 4), -1),
+                lambda layer: layer(nn.TransformerEncoderLayer(4, 2, 4), 1)(floats(2, 3, 5)),
+            ),
+            "TypeError": (built(3, 1),),
+        },
+        "Upsample": {
+            "ValueError": (on(floats(1, 1, 4)), on(floats(1, 1, 4), scale_factor=2, mode="text")),
+            "TypeError": (on(integers(1, 1, 4), scale_factor=2),),
+        },
     }
 )

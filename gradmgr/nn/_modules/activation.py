@@ -17,6 +17,9 @@ else:
 class ReLU(ArrayModule):
     """max(x, 0). `inplace` exists for compatibility with torch and must be False, as in all activation layers.
 
+    Raises:
+        TypeError: the input is not of real numbers.
+
     >>> from gradmgr import nn, tensor
     >>> nn.ReLU()(tensor([-1.0, 0.0, 2.0]))
     Tensor([0., 0., 2.])
@@ -33,6 +36,9 @@ class ReLU(ArrayModule):
 
 class LeakyReLU(ArrayModule):
     """x where it is positive, negative_slope * x elsewhere.
+
+    Raises:
+        TypeError: the input is not of real floating-point numbers, or `negative_slope` is not a number.
 
     >>> from gradmgr import nn, tensor
     >>> nn.LeakyReLU(negative_slope=0.25)(tensor([-2.0, 3.0]))
@@ -56,6 +62,9 @@ class LeakyReLU(ArrayModule):
 class ELU(ArrayModule):
     """x where it is positive, alpha * (exp(x) - 1) elsewhere. Clevert et al., 2015.
 
+    Raises:
+        TypeError: the input is not of real floating-point numbers.
+
     >>> from gradmgr import nn, tensor
     >>> nn.ELU(alpha=2.0)(tensor([-1000.0, 3.0]))
     Tensor([-2.,  3.])
@@ -77,6 +86,10 @@ class ELU(ArrayModule):
 
 class GELU(ArrayModule):
     """x times the standard normal distribution function of x; "tanh" approximates it. Hendrycks and Gimpel, 2016.
+
+    Raises:
+        ValueError: `approximate` is neither "none" nor "tanh".
+        TypeError: the input is not of real floating-point numbers.
 
     >>> from gradmgr import nn, tensor
     >>> nn.GELU()(tensor([-1000.0, 0.0, 1000.0]))
@@ -100,6 +113,9 @@ class GELU(ArrayModule):
 class SiLU(ArrayModule):
     """x times the logistic function of x.
 
+    Raises:
+        TypeError: the input is not of real floating-point numbers.
+
     >>> import gradmgr.numpy as np
     >>> from gradmgr import nn
     >>> nn.SiLU()(np.log([1.0, 3.0])) / np.log(3.0)
@@ -118,6 +134,9 @@ class SiLU(ArrayModule):
 class Sigmoid(ArrayModule):
     """1 / (1 + exp(-x)), the logistic function.
 
+    Raises:
+        TypeError: the input is not of real floating-point numbers.
+
     >>> import gradmgr.numpy as np
     >>> from gradmgr import nn, tensor
     >>> nn.Sigmoid()(np.log(tensor([1.0, 3.0])))
@@ -132,6 +151,9 @@ class Sigmoid(ArrayModule):
 class Tanh(ArrayModule):
     """The hyperbolic tangent.
 
+    Raises:
+        TypeError: the input is not of real floating-point numbers.
+
     >>> from gradmgr import nn, tensor
     >>> nn.Tanh()(tensor([-1000.0, 0.0, 1000.0]))
     Tensor([-1.,  0.,  1.])
@@ -144,6 +166,10 @@ class Tanh(ArrayModule):
 
 class Softplus(ArrayModule):
     """log(1 + exp(beta * x)) / beta; x itself where beta * x is above a threshold.
+
+    Raises:
+        ValueError: in a call, `beta` is 0.
+        TypeError: the input is not of real floating-point numbers.
 
     >>> from gradmgr import nn, tensor
     >>> nn.Softplus()(tensor([-1000.0, 1000.0]))
@@ -179,6 +205,10 @@ class _AlongAxis(ArrayModule):
 class Softmax(_AlongAxis):
     """exp(x) divided by its sum along an axis.
 
+    Raises:
+        TypeError: the input is not of real floating-point numbers.
+        numpy.exceptions.AxisError: the input has no axis `dim`.
+
     >>> import gradmgr.numpy as np
     >>> from gradmgr import nn, tensor
     >>> nn.Softmax(dim=1)(np.log(tensor([[1.0, 3.0], [1.0, 1.0]])))
@@ -193,6 +223,10 @@ class Softmax(_AlongAxis):
 
 class LogSoftmax(_AlongAxis):
     """The logarithm of softmax along an axis.
+
+    Raises:
+        TypeError: the input is not of real floating-point numbers.
+        numpy.exceptions.AxisError: the input has no axis `dim`.
 
     >>> import gradmgr.numpy as np
     >>> from gradmgr import nn, tensor

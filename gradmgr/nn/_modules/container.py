@@ -160,6 +160,9 @@ class Sequential(_Row):
 class ModuleList(_Row):
     """A list of modules, which are registered by position; it has no `forward`.
 
+    Raises:
+        TypeError: an element is not a Module.
+
     >>> from gradmgr import nn
     >>> layers = nn.ModuleList(nn.Linear(4, 4) for _ in range(3))
     >>> len(layers), [name for name, p in layers.named_parameters()][:3]
@@ -194,6 +197,9 @@ class ModuleDict(Module):
 
     Args:
         modules: a mapping of names to Modules, or pairs of both.
+
+    Raises:
+        TypeError: a value is not a Module, or a name not a string.
 
     >>> from gradmgr import nn
     >>> heads = nn.ModuleDict({"mean": nn.Linear(4, 1), "spread": nn.Linear(4, 1)})
@@ -271,6 +277,9 @@ class ParameterList(Module):
 
     Args:
         values: Parameters, or Tensors and arrays, from which Parameters are made.
+
+    Raises:
+        TypeError: an element is not a Parameter.
 
     >>> import numpy
     >>> from gradmgr import nn

@@ -144,6 +144,10 @@ class Conv1d(PlainConvolution):
 
     Parameters: weight (C_out, C_in / groups, kernel_size), bias (C_out,).
 
+    Raises:
+        ValueError: `groups` does not divide the channels; an input has another number of axes or of channels.
+        TypeError: an input is not of floating-point numbers.
+
     >>> import numpy as np
     >>> from gradmgr import nn
     >>> layer = nn.Conv1d(3, 8, 5, padding="same", rng=np.random.default_rng(0))
@@ -177,6 +181,10 @@ class Conv2d(PlainConvolution):
         rng: a Generator to draw from, uniformly from +-1 / sqrt(C_in / groups * height * width).
 
     Parameters: weight (C_out, C_in / groups, *kernel_size), bias (C_out,).
+
+    Raises:
+        ValueError: `groups` does not divide the channels; an input has another number of axes or of channels.
+        TypeError: an input is not of floating-point numbers.
 
     >>> import numpy as np
     >>> from gradmgr import nn
@@ -227,6 +235,10 @@ class TransposedConvolution(_Convolution):
 class ConvTranspose1d(TransposedConvolution):
     """The transpose of Conv1d; arguments and parameters are those of ConvTranspose2d, of one axis.
 
+    Raises:
+        ValueError: `groups` does not divide the channels; an input has another number of axes or of channels.
+        TypeError: an input is not of floating-point numbers.
+
     >>> import numpy as np
     >>> from gradmgr import nn
     >>> layer = nn.ConvTranspose1d(8, 3, 2, stride=2, rng=np.random.default_rng(0))
@@ -262,6 +274,10 @@ class ConvTranspose2d(TransposedConvolution):
         rng: a Generator to draw from, uniformly from +-1 / sqrt(C_out / groups * height * width).
 
     Parameters: weight (C_in, C_out / groups, *kernel_size), bias (C_out,).
+
+    Raises:
+        ValueError: `groups` does not divide the channels; an input has another number of axes or of channels.
+        TypeError: an input is not of floating-point numbers.
 
     >>> import numpy as np
     >>> from gradmgr import nn

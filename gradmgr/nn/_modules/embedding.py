@@ -71,6 +71,11 @@ class Embedding(_Table):
 
     Parameters: weight (num_embeddings, embedding_dim).
 
+    Raises:
+        ValueError: a size is negative.
+        TypeError: indices are not of integers.
+        IndexError: an index, or `padding_idx`, is that of no row.
+
     >>> import numpy as np
     >>> from gradmgr import nn
     >>> nn.Embedding(10, 4, rng=np.random.default_rng(0))(np.array([[1, 2, 3]])).shape
@@ -121,6 +126,11 @@ class EmbeddingBag(_Table):
         rng: a Generator to draw from, from the standard normal distribution.
 
     Parameters: weight (num_embeddings, embedding_dim).
+
+    Raises:
+        ValueError: a size is negative, or `mode` is unknown; the input needs offsets and has none, or the reverse.
+        TypeError: indices are not of integers.
+        IndexError: an index is that of no row.
 
     >>> import numpy as np
     >>> from gradmgr import nn

@@ -23,6 +23,9 @@ class Flatten(ArrayModule):
         start_dim: the first axis to join.
         end_dim: the last axis to join.
 
+    Raises:
+        ValueError: the input has no axes from `start_dim` to `end_dim`.
+
     >>> import numpy
     >>> from gradmgr import nn
     >>> nn.Flatten()(numpy.zeros((2, 3, 4))).shape

@@ -57,6 +57,10 @@ class _InstanceNorm(BatchNorm):
 class InstanceNorm1d(_InstanceNorm):
     """Normalise each channel of each example of (N, C, L) or (C, L); arguments as of InstanceNorm2d.
 
+    Raises:
+        ValueError: `num_features` is negative; an input has another number of axes or of channels.
+        TypeError: an input is not of real floating-point numbers.
+
     >>> from gradmgr import nn, tensor
     >>> nn.InstanceNorm1d(2)(tensor([[1.0, 3.0], [10.0, 10.0]])).round(3)
     Tensor([[-1.,  1.],
@@ -83,6 +87,10 @@ class InstanceNorm2d(_InstanceNorm):
     Parameters, with `affine`: weight (C,) of ones, bias (C,) of zeros. Buffers, with `track_running_stats`:
     running_mean (C,), running_var (C,), and num_batches_tracked (), which stays 0, as in torch.
 
+    Raises:
+        ValueError: `num_features` is negative; an input has another number of axes or of channels.
+        TypeError: an input is not of real floating-point numbers.
+
     >>> import numpy as np
     >>> from gradmgr import nn
     >>> nn.InstanceNorm2d(3)(np.ones((8, 3, 4, 4), np.float32)).shape
@@ -94,6 +102,10 @@ class InstanceNorm2d(_InstanceNorm):
 
 class InstanceNorm3d(_InstanceNorm):
     """Normalise each channel of each example of (N, C, D, H, W) or (C, D, H, W); arguments as of InstanceNorm2d.
+
+    Raises:
+        ValueError: `num_features` is negative; an input has another number of axes or of channels.
+        TypeError: an input is not of real floating-point numbers.
 
     >>> import numpy as np
     >>> from gradmgr import nn

@@ -46,6 +46,10 @@ class Linear(Module):
 
     Parameters: weight (out_features, in_features), bias (out_features,).
 
+    Raises:
+        ValueError: a size is negative; the last axis of an input has another length than `in_features`.
+        TypeError: a size is not an integer, or `dtype` not a floating one; an input is not of floating-point numbers.
+
     >>> import numpy as np
     >>> from gradmgr import nn
     >>> layer = nn.Linear(3, 2, rng=np.random.default_rng(0))

@@ -34,6 +34,10 @@ def _label(ignore_index: Any, asked: str) -> int:
 class MSELoss(_Loss):
     """The squares of differences; their mean by default, their "sum", or "none" of both.
 
+    Raises:
+        ValueError: `reduction` is not one of those named; input and target differ in shape.
+        TypeError: an input is not of real floating-point numbers.
+
     >>> from gradmgr import nn, tensor
     >>> nn.MSELoss()(tensor([1.0, 5.0]), tensor([2.0, 2.0]))
     Tensor(5.)
@@ -49,6 +53,10 @@ class MSELoss(_Loss):
 
 class L1Loss(_Loss):
     """The absolute values of differences; their mean by default, their "sum", or "none" of both.
+
+    Raises:
+        ValueError: `reduction` is not one of those named; input and target differ in shape.
+        TypeError: an input is not of real floating-point numbers.
 
     >>> from gradmgr import nn, tensor
     >>> nn.L1Loss(reduction="sum")(tensor([1.0, 5.0]), tensor([2.0, 2.0]))
@@ -66,6 +74,10 @@ class L1Loss(_Loss):
 class HuberLoss(_Loss):
     """Half the squares of differences up to delta, beyond it delta * (|difference| - delta / 2). Huber, 1964.
 
+    Raises:
+        ValueError: `reduction` is not one of those named; `delta` is not positive; input and target differ in shape.
+        TypeError: an input is not of real floating-point numbers.
+
     >>> from gradmgr import nn, tensor
     >>> nn.HuberLoss(reduction="none", delta=2.0)(tensor([1.0, 4.0]), tensor([0.0, 0.0]))
     Tensor([0.5, 6. ])
@@ -82,6 +94,10 @@ class HuberLoss(_Loss):
 
 class SmoothL1Loss(_Loss):
     """Half the squares of differences over beta up to beta, beyond it |difference| - beta / 2.
+
+    Raises:
+        ValueError: `reduction` is not one of those named; `beta` is negative; input and target differ in shape.
+        TypeError: an input is not of real floating-point numbers.
 
     >>> from gradmgr import nn, tensor
     >>> nn.SmoothL1Loss(reduction="none", beta=2.0)(tensor([1.0, 4.0]), tensor([0.0, 0.0]))
@@ -103,6 +119,10 @@ class KLDivLoss(LossModule):
     Args:
         reduction: "mean" over all elements, "batchmean", the sum over the length of the first axis, "sum" or "none".
         log_target: whether targets are logarithms.
+
+    Raises:
+        ValueError: `reduction` is not one of those named; input and target differ in shape.
+        TypeError: an input is not of real floating-point numbers.
 
     >>> import gradmgr.numpy as np
     >>> from gradmgr import nn, tensor
@@ -128,6 +148,11 @@ class NLLLoss(_Loss):
         weight: the weight of each class, (C,); a buffer.
         ignore_index: the label of rows that do not count.
         reduction: the weighted "mean", "sum" or "none".
+
+    Raises:
+        ValueError: `reduction` is not one of those named; the shape of the target does not fit that of the input.
+        TypeError: an input is not of real floating-point numbers, or labels are not of integers.
+        IndexError: a label is not that of a class, nor `ignore_index`.
 
     >>> from gradmgr import nn, tensor
     >>> log_probabilities = tensor([[-1.0, -2.0], [-3.0, -4.0]])
@@ -155,6 +180,11 @@ class CrossEntropyLoss(_Loss):
         ignore_index: the label of rows that do not count.
         reduction: the weighted "mean", "sum" or "none".
         label_smoothing: the fraction of each label's probability that is distributed over all classes.
+
+    Raises:
+        ValueError: `reduction` is not one of those named; the shape of the target does not fit that of the input.
+        TypeError: an input is not of real floating-point numbers, or labels are not of integers.
+        IndexError: a label is not that of a class, nor `ignore_index`.
 
     >>> import numpy as np
     >>> from gradmgr import nn
@@ -195,6 +225,10 @@ class BCELoss(_Loss):
         weight: the weight of each element, which is broadcast; a buffer.
         reduction: "mean", "sum" or "none".
 
+    Raises:
+        ValueError: `reduction` is not one of those named; input and target differ in shape; an input is no probability.
+        TypeError: an input is not of real floating-point numbers.
+
     >>> import gradmgr.numpy as np
     >>> from gradmgr import nn, tensor
     >>> np.exp(-nn.BCELoss(reduction="none")(tensor([0.5, 0.75]), tensor([1.0, 0.0])))
@@ -219,6 +253,10 @@ class BCEWithLogitsLoss(_Loss):
         weight: the weight of each element, which is broadcast; a buffer.
         reduction: "mean", "sum" or "none".
         pos_weight: the weight of positive labels, which is broadcast; a buffer.
+
+    Raises:
+        ValueError: `reduction` is not one of those named; input and target differ in shape.
+        TypeError: an input is not of real floating-point numbers.
 
     >>> import gradmgr.numpy as np
     >>> from gradmgr import nn, tensor

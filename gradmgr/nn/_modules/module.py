@@ -87,6 +87,9 @@ class Module:
     An assigned Parameter or Module is registered under the attribute's name; a Tensor is a plain attribute unless
     `register_buffer` registered it. A parameter or module that is registered in several places is listed once.
 
+    Raises:
+        NotImplementedError: a subclass is called that defines no `forward`.
+
     >>> import numpy
     >>> from gradmgr import GradManager, nn
     >>> class Net(nn.Module):

@@ -36,6 +36,10 @@ class BatchNorm(Module):
     Parameters: weight (C,) of ones, bias (C,) of zeros. Buffers: running_mean (C,), running_var (C,),
     num_batches_tracked ().
 
+    Raises:
+        ValueError: `num_features` is negative; an input has another number of axes or of channels.
+        TypeError: an input is not of real floating-point numbers.
+
     >>> import numpy as np
     >>> from gradmgr import nn
     >>> layer = nn.BatchNorm(3)
@@ -133,6 +137,10 @@ def _number_in(t: Tensor) -> Any:
 class BatchNorm1d(BatchNorm):
     """BatchNorm of (N, C) or (N, C, L); other shapes are refused.
 
+    Raises:
+        ValueError: `num_features` is negative; an input has another number of axes or of channels.
+        TypeError: an input is not of real floating-point numbers.
+
     >>> from gradmgr import nn, tensor
     >>> nn.BatchNorm1d(2)(tensor([[1.0, 10.0], [3.0, 10.0]])).round(3)
     Tensor([[-1.,  0.],
@@ -145,6 +153,10 @@ class BatchNorm1d(BatchNorm):
 
 class BatchNorm2d(BatchNorm):
     """BatchNorm of (N, C, H, W); other shapes are refused.
+
+    Raises:
+        ValueError: `num_features` is negative; an input has another number of axes or of channels.
+        TypeError: an input is not of real floating-point numbers.
 
     >>> import numpy as np
     >>> from gradmgr import nn
@@ -169,6 +181,10 @@ class LayerNorm(Module):
         dtype: the dtype of the parameters; float32 by default.
 
     Parameters: weight, of ones, and bias, of zeros, of shape normalized_shape.
+
+    Raises:
+        ValueError: a length is negative; the last axes of an input have other lengths.
+        TypeError: an input is not of real floating-point numbers.
 
     >>> import numpy as np
     >>> from gradmgr import nn
@@ -217,6 +233,10 @@ class GroupNorm(Module):
         bias: whether to shift, where `affine`.
 
     Parameters: weight (C,) of ones, bias (C,) of zeros.
+
+    Raises:
+        ValueError: `num_groups` does not divide `num_channels`; an input has another number of channels.
+        TypeError: an input is not of real floating-point numbers.
 
     >>> from gradmgr import nn, tensor
     >>> nn.GroupNorm(num_groups=2, num_channels=4)(tensor([[1.0, 3.0, 10.0, 30.0]])).round(3)
@@ -268,6 +288,10 @@ class RMSNorm(Module):
         dtype: the dtype of the parameters; float32 by default.
 
     Parameters: weight, of ones, of shape normalized_shape.
+
+    Raises:
+        ValueError: a length is negative; the last axes of an input have other lengths.
+        TypeError: an input is not of real floating-point numbers.
 
     >>> import numpy as np
     >>> from gradmgr import nn

@@ -49,6 +49,10 @@ class MaxPool(Module):
 class MaxPool1d(MaxPool):
     """The largest of each window over the last axis of (N, C, L) or (C, L); arguments as of MaxPool2d.
 
+    Raises:
+        ValueError: in a call, the input has another number of axes, or the window does not fit.
+        TypeError: an input is not of real floating-point numbers.
+
     >>> from gradmgr import nn, tensor
     >>> nn.MaxPool1d(2)(tensor([[1.0, 3.0, 2.0, 0.0]]))
     Tensor([[3., 2.]])
@@ -69,6 +73,10 @@ class MaxPool2d(MaxPool):
         dilation: distances between the elements of the window.
         return_indices: whether to return the position of each result in H x W, too.
         ceil_mode: whether windows may reach over the end.
+
+    Raises:
+        ValueError: in a call, the input has another number of axes, or the window does not fit.
+        TypeError: an input is not of real floating-point numbers.
 
     >>> import gradmgr.numpy as np
     >>> from gradmgr import nn
@@ -112,6 +120,10 @@ class _AvgPool(ArrayModule):
 class AvgPool1d(_AvgPool):
     """The mean of each window over the last axis of (N, C, L) or (C, L); arguments as of AvgPool2d.
 
+    Raises:
+        ValueError: in a call, the input has another number of axes, or the window does not fit.
+        TypeError: an input is not of real floating-point numbers.
+
     >>> from gradmgr import nn, tensor
     >>> nn.AvgPool1d(2)(tensor([[1.0, 3.0, 2.0, 0.0]]))
     Tensor([[2., 1.]])
@@ -132,6 +144,10 @@ class AvgPool2d(_AvgPool):
         ceil_mode: whether windows may reach over the end.
         count_include_pad: whether those zeros count as elements.
         divisor_override: the divisor, instead of the number of elements.
+
+    Raises:
+        ValueError: in a call, the input has another number of axes, or the window does not fit.
+        TypeError: an input is not of real floating-point numbers.
 
     >>> import gradmgr.numpy as np
     >>> from gradmgr import nn
@@ -162,6 +178,10 @@ class AdaptiveAvgPool2d(ArrayModule):
 
     Args:
         output_size: rows and columns of windows; one number is both, None in a pair keeps the input's number.
+
+    Raises:
+        ValueError: in a call, the input has another number of axes, or a number of windows is not positive.
+        TypeError: an input is not of real floating-point numbers.
 
     >>> import gradmgr.numpy as np
     >>> from gradmgr import nn

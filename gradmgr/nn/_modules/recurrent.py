@@ -89,6 +89,10 @@ class LSTMCell(_Cell):
         dtype: the dtype of the parameters; float32 by default.
         rng: the generator of initial values, uniform within 1/sqrt(hidden_size) of 0; None for a new one.
 
+    Raises:
+        ValueError: a size is not positive; the shape of an input or of a state does not fit.
+        TypeError: an input is not of real floating-point numbers, or the state is not a pair.
+
     >>> import numpy
     >>> from gradmgr import nn
     >>> cell = nn.LSTMCell(2, 3, rng=numpy.random.default_rng(0))
@@ -115,6 +119,10 @@ class GRUCell(_Cell):
         dtype: the dtype of the parameters; float32 by default.
         rng: the generator of initial values, uniform within 1/sqrt(hidden_size) of 0; None for a new one.
 
+    Raises:
+        ValueError: a size is not positive; the shape of an input or of a state does not fit.
+        TypeError: an input is not of real floating-point numbers.
+
     >>> import numpy
     >>> from gradmgr import nn
     >>> cell = nn.GRUCell(2, 3, rng=numpy.random.default_rng(0))
@@ -140,6 +148,10 @@ class RNNCell(_Cell):
         device: the device of the parameters, "cpu" or "cuda:0".
         dtype: the dtype of the parameters; float32 by default.
         rng: the generator of initial values, uniform within 1/sqrt(hidden_size) of 0; None for a new one.
+
+    Raises:
+        ValueError: a size is not positive, or `nonlinearity` unknown; the shape of an input or of a state does not fit.
+        TypeError: an input is not of real floating-point numbers.
 
     >>> import numpy
     >>> from gradmgr import nn

@@ -133,6 +133,9 @@ class TransformerDecoderLayer(_TransformerLayer):
 
     Arguments and errors are those of TransformerEncoderLayer.
 
+    Raises:
+        ValueError: `nhead` does not divide `d_model`, or `activation` is unknown; an input has other features.
+
     >>> import numpy
     >>> from gradmgr import nn
     >>> layer = nn.TransformerDecoderLayer(8, 2, 16, batch_first=True, rng=numpy.random.default_rng(0))
@@ -177,8 +180,10 @@ class TransformerDecoderLayer(_TransformerLayer):
         return self._add(x, 3, self._feed_forward)  # type: ignore[no-any-return]  # tgt is Any
 
 
-def _copies(layer: Module, count: int) -> ModuleList:
+def _copies(layer: Module, count: int, name: str) -> ModuleList:
     """Return copies of a layer with the same values, which draw from the layer's own generators."""
+    if not isinstance(layer, Module):
+        raise TypeError(f"{name} copies a layer, a Module; found {type(layer).__name__}")
     generators = [
         module.rng for module in layer.modules() if isinstance(getattr(module, "rng", None), np.random.Generator)
     ]
@@ -193,6 +198,10 @@ class TransformerEncoder(ArrayModule):
         num_layers: how many.
         norm: a module for the output, or None.
 
+    Raises:
+        ValueError: `num_layers` is negative; an input has another number of features.
+        TypeError: `encoder_layer` is not a Module.
+
     >>> import numpy
     >>> from gradmgr import nn
     >>> layer = nn.TransformerEncoderLayer(8, 2, 16, rng=numpy.random.default_rng(0))
@@ -203,7 +212,7 @@ class TransformerEncoder(ArrayModule):
     def __init__(self, encoder_layer: Module, num_layers: int, norm: Module | None = None) -> None:
         super().__init__()
         self.num_layers = length(num_layers, "num_layers", "TransformerEncoder")
-        self.layers = _copies(encoder_layer, self.num_layers)
+        self.layers = _copies(encoder_layer, self.num_layers, "TransformerEncoder")
         self.norm = norm
 
     def forward(
@@ -223,6 +232,10 @@ class TransformerDecoder(ArrayModule):
         num_layers: how many.
         norm: a module for the output, or None.
 
+    Raises:
+        ValueError: `num_layers` is negative; an input has another number of features.
+        TypeError: `decoder_layer` is not a Module.
+
     >>> import numpy
     >>> from gradmgr import nn
     >>> layer = nn.TransformerDecoderLayer(8, 2, 16, rng=numpy.random.default_rng(0))
@@ -234,7 +247,7 @@ class TransformerDecoder(ArrayModule):
     def __init__(self, decoder_layer: Module, num_layers: int, norm: Module | None = None) -> None:
         super().__init__()
         self.num_layers = length(num_layers, "num_layers", "TransformerDecoder")
-        self.layers = _copies(decoder_layer, self.num_layers)
+        self.layers = _copies(decoder_layer, self.num_layers, "TransformerDecoder")
         self.norm = norm
 
     def forward(

@@ -23,6 +23,10 @@ class Upsample(ArrayModule):
         align_corners: whether the first and last numbers of input and result coincide.
         recompute_scale_factor: whether positions are computed from the new lengths.
 
+    Raises:
+        ValueError: in a call, neither `size` nor `scale_factor` is set, or `mode` is not one for this input.
+        TypeError: an input is not of floating-point numbers.
+
     >>> import numpy
     >>> from gradmgr import nn
     >>> nn.Upsample(scale_factor=2, mode="bilinear")(numpy.zeros((1, 3, 4, 5))).shape

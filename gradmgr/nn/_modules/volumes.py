@@ -22,6 +22,10 @@ class Conv3d(PlainConvolution):
 
     Parameters: weight (C_out, C_in / groups, *kernel_size), bias (C_out,).
 
+    Raises:
+        ValueError: `groups` does not divide the channels; an input has another number of axes or of channels.
+        TypeError: an input is not of floating-point numbers.
+
     >>> import numpy as np
     >>> from gradmgr import nn
     >>> layer = nn.Conv3d(1, 4, 3, padding=1, rng=np.random.default_rng(0))
@@ -39,6 +43,10 @@ class Conv3d(PlainConvolution):
 
 class ConvTranspose3d(TransposedConvolution):
     """The transpose of Conv3d; arguments and parameters are those of ConvTranspose2d, of three axes.
+
+    Raises:
+        ValueError: `groups` does not divide the channels; an input has another number of axes or of channels.
+        TypeError: an input is not of floating-point numbers.
 
     >>> import numpy as np
     >>> from gradmgr import nn
@@ -59,6 +67,10 @@ class ConvTranspose3d(TransposedConvolution):
 class MaxPool3d(MaxPool):
     """The largest of each window over the last three axes of (N, C, D, H, W); arguments as of MaxPool2d.
 
+    Raises:
+        ValueError: in a call, the input has another number of axes, or the window does not fit.
+        TypeError: an input is not of real floating-point numbers.
+
     >>> import gradmgr.numpy as np
     >>> from gradmgr import nn
     >>> nn.MaxPool3d(2)(np.arange(8.0).reshape(1, 1, 2, 2, 2))
@@ -72,6 +84,10 @@ class MaxPool3d(MaxPool):
 
 class AvgPool3d(AvgPool2d):
     """The mean of each window over the last three axes of (N, C, D, H, W); arguments as of AvgPool2d.
+
+    Raises:
+        ValueError: in a call, the input has another number of axes, or the window does not fit.
+        TypeError: an input is not of real floating-point numbers.
 
     >>> import gradmgr.numpy as np
     >>> from gradmgr import nn
@@ -87,6 +103,10 @@ class AvgPool3d(AvgPool2d):
 class AdaptiveAvgPool1d(AdaptiveAvgPool2d):
     """The means of `output_size` windows over the last axis of (N, C, L) or (C, L).
 
+    Raises:
+        ValueError: in a call, the input has another number of axes, or a number of windows is not positive.
+        TypeError: an input is not of real floating-point numbers.
+
     >>> from gradmgr import nn, tensor
     >>> nn.AdaptiveAvgPool1d(2)(tensor([[1.0, 3.0, 2.0, 0.0]]))
     Tensor([[2., 1.]])
@@ -99,6 +119,10 @@ class AdaptiveAvgPool1d(AdaptiveAvgPool2d):
 
 class AdaptiveAvgPool3d(AdaptiveAvgPool2d):
     """The means of a given number of windows over the last three axes of (N, C, D, H, W) or (C, D, H, W).
+
+    Raises:
+        ValueError: in a call, the input has another number of axes, or a number of windows is not positive.
+        TypeError: an input is not of real floating-point numbers.
 
     >>> import gradmgr.numpy as np
     >>> from gradmgr import nn
@@ -127,6 +151,10 @@ class _AdaptiveMaxPool(Module):
 class AdaptiveMaxPool1d(_AdaptiveMaxPool):
     """The largest numbers of `output_size` windows over the last axis; arguments as of AdaptiveMaxPool2d.
 
+    Raises:
+        ValueError: in a call, the input has another number of axes, or a number of windows is not positive.
+        TypeError: an input is not of real floating-point numbers.
+
     >>> from gradmgr import nn, tensor
     >>> nn.AdaptiveMaxPool1d(2)(tensor([[1.0, 3.0, 2.0, 0.0]]))
     Tensor([[3., 2.]])
@@ -144,6 +172,10 @@ class AdaptiveMaxPool2d(_AdaptiveMaxPool):
         output_size: rows and columns of windows; one number is both, None in a pair keeps the input's number.
         return_indices: whether to return the position of each result in H x W, too.
 
+    Raises:
+        ValueError: in a call, the input has another number of axes, or a number of windows is not positive.
+        TypeError: an input is not of real floating-point numbers.
+
     >>> import gradmgr.numpy as np
     >>> from gradmgr import nn
     >>> nn.AdaptiveMaxPool2d((1, 2))(np.arange(16.0).reshape(1, 4, 4))
@@ -157,6 +189,10 @@ class AdaptiveMaxPool2d(_AdaptiveMaxPool):
 
 class AdaptiveMaxPool3d(_AdaptiveMaxPool):
     """The largest numbers of windows over the last three axes; arguments as of AdaptiveMaxPool2d.
+
+    Raises:
+        ValueError: in a call, the input has another number of axes, or a number of windows is not positive.
+        TypeError: an input is not of real floating-point numbers.
 
     >>> import gradmgr.numpy as np
     >>> from gradmgr import nn
