@@ -57,6 +57,9 @@ class set_detect_anomaly(Scope):  # noqa: N801  # torch's spelling
         mode: on or off.
         check_nan: raise when a derivative is NaN.
 
+    Raises:
+        RuntimeError: in a backward, a derivative is NaN, unless `check_nan` is False.
+
     >>> import gradmgr
     >>> with gradmgr.set_detect_anomaly(True, check_nan=False):
     ...     pass  # an error in a derivative now names the line of the program
@@ -90,6 +93,9 @@ class detect_anomaly(Scope):  # noqa: N801  # torch's spelling
 
     Args:
         check_nan: raise when a derivative is NaN.
+
+    Raises:
+        RuntimeError: in a backward, a derivative is NaN, unless `check_nan` is False.
 
     >>> import numpy, gradmgr, gradmgr.numpy as np
     >>> x = gradmgr.tensor(0.0)

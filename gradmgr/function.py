@@ -36,6 +36,12 @@ class Function:
       to the argument's within the same kind; None means zero, and is required for an argument that is no Tensor
       or array.
 
+    Raises:
+        NotImplementedError: a method that is needed is not defined.
+        ValueError: in a backward, a gradient has another shape than the argument.
+        TypeError: in a backward, a gradient is not an array, or its dtype does not cast to that of the argument.
+        RuntimeError: an instance is made, in place of a call of `apply`.
+
     >>> import gradmgr, gradmgr.numpy as np
     >>> from gradmgr.function import Function
     >>> class Cube(Function):
@@ -119,6 +125,9 @@ def once_differentiable(fn: F) -> F:
     """Declare that a `backward` (or `vjp`) may not be differentiated itself, as it computes outside of gradmgr.
 
     It is given untracked tensors, and what it returns raises where a further derivative would flow through it.
+
+    Raises:
+        RuntimeError: in a backward, what the function returned is to be differentiated.
 
     >>> import numpy, gradmgr
     >>> from gradmgr.function import Function, once_differentiable

@@ -660,6 +660,10 @@ def get_backwarding_grad_manager() -> GradManager | None:
 class GradManagerGroup(_Recording):
     """Managers that record together: all record what is computed, none records another's backward.
 
+    Raises:
+        TypeError: an element is not a GradManager.
+        ValueError: a GradManager stands twice among them.
+
     >>> from gradmgr import GradManager, tensor
     >>> x, y = tensor(3.0), tensor(4.0)
     >>> by_x, by_y = GradManager().attach(x), GradManager().attach(y)

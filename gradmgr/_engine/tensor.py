@@ -30,6 +30,10 @@ class Tensor(TensorMembers):
     because another tensor was written to. It hashes by identity, like a parameter, and compares
     elementwise, like an array.
 
+    Raises:
+        TypeError: `data` is not of numbers, or `dtype` does not name a dtype.
+        ValueError: lists differ in length, or `device` is unknown.
+
     >>> t = Tensor([1.0, 2.0])
     >>> (t * t).tolist()
     [1.0, 4.0]

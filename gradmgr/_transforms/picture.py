@@ -71,6 +71,9 @@ def to_dot(what: Tensor | Iterable[Tensor] | GradManager) -> str:
 def to_mermaid(what: Tensor | Iterable[Tensor] | GradManager) -> str:
     """Return the history as a Mermaid flowchart, which Markdown viewers draw; as `to_dot` otherwise.
 
+    Raises:
+        RuntimeError: no manager that records here tracks the tensors.
+
     >>> import gradmgr
     >>> x = gradmgr.tensor([1.0, 2.0])
     >>> with gradmgr.GradManager().attach({"x": x}):
@@ -93,6 +96,9 @@ def to_svg(what: Tensor | Iterable[Tensor] | GradManager) -> Svg:
 
     It suits some hundreds of operations; Graphviz, which `to_dot` writes for, lays out large ones better. A ValueError
     is raised where long edges pass others in more than 200,000 places.
+
+    Raises:
+        RuntimeError: no manager that records here tracks the tensors.
 
     >>> import gradmgr
     >>> x = gradmgr.tensor([1.0, 2.0])

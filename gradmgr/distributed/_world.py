@@ -179,6 +179,9 @@ def _load_mpi() -> Any:
 def finalize() -> None:
     """Disconnect the ranks; each must call it, and waits there for the others. Needless at the program's end.
 
+    Raises:
+        RuntimeError: `init` has not been called.
+
     >>> from gradmgr import distributed
     >>> distributed.init()
     >>> distributed.finalize()
@@ -242,6 +245,9 @@ _resolve = group  # where an argument has that name
 def rank(group: Group | None = None) -> int:
     """Return which of the ranks this process is, from 0; -1 in a group to which it does not belong.
 
+    Raises:
+        RuntimeError: `init` has not been called.
+
     >>> from gradmgr import distributed
     >>> distributed.init()
     >>> distributed.rank()  # of a program that was not started by mpiexec
@@ -253,6 +259,9 @@ def rank(group: Group | None = None) -> int:
 
 def size(group: Group | None = None) -> int:
     """Return the number of ranks.
+
+    Raises:
+        RuntimeError: `init` has not been called.
 
     >>> from gradmgr import distributed
     >>> distributed.init()

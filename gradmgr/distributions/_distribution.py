@@ -119,6 +119,9 @@ class Distribution:
         has_rsample: whether there is an `rsample`, whose results are differentiable in the parameters.
         arg_constraints: what each parameter must be, by its name.
 
+    Raises:
+        NotImplementedError: there is no closed form of what is asked for.
+
     >>> from gradmgr import tensor
     >>> from gradmgr.distributions import Normal
     >>> normal = Normal(tensor([0.0, 10.0]), 1.0)

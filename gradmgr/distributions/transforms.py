@@ -47,6 +47,9 @@ class Transform:
     Attributes:
         codomain: the constraint that its values meet.
 
+    Raises:
+        NotImplementedError: a method is called that a subclass has not defined.
+
     >>> from gradmgr.distributions import transforms
     >>> t = transforms.AffineTransform(1.0, 2.0)
     >>> t(3.0), t.inv(7.0), round(t.log_abs_det_jacobian(3.0, 7.0), 3)
@@ -290,6 +293,9 @@ def biject_to(constraint: Constraint) -> Transform:
 
 def transform_to(constraint: Constraint) -> Transform:
     """Return a function of all real numbers whose values meet a constraint, as `biject_to`.
+
+    Raises:
+        NotImplementedError: `constraint` is neither that of all real numbers nor one of bounds.
 
     >>> from gradmgr import distributions
     >>> unconstrained = -1.5

@@ -89,6 +89,9 @@ def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
 def constant_(tensor: T, val: float) -> T:
     """Fill with one value.
 
+    Raises:
+        TypeError: `tensor` is not a Tensor.
+
     >>> from gradmgr import nn, tensor
     >>> nn.init.constant_(tensor([1.0, 2.0]), 0.5)
     Tensor([0.5, 0.5])
@@ -99,6 +102,9 @@ def constant_(tensor: T, val: float) -> T:
 def ones_(tensor: T) -> T:
     """Fill with ones.
 
+    Raises:
+        TypeError: `tensor` is not a Tensor.
+
     >>> from gradmgr import nn, tensor
     >>> nn.init.ones_(tensor([3.0, 4.0]))
     Tensor([1., 1.])
@@ -108,6 +114,9 @@ def ones_(tensor: T) -> T:
 
 def zeros_(tensor: T) -> T:
     """Fill with zeros.
+
+    Raises:
+        TypeError: `tensor` is not a Tensor.
 
     >>> from gradmgr import nn, tensor
     >>> nn.init.zeros_(tensor([3.0, 4.0]))
@@ -311,6 +320,10 @@ def kaiming_normal_(
     tensor: T, a: float = 0, mode: str = "fan_in", nonlinearity: str = "leaky_relu", *, rng: Rng = None
 ) -> T:
     """Fill from the normal distribution of std gain / sqrt(fan) (He et al., 2015); arguments as `kaiming_uniform_`.
+
+    Raises:
+        TypeError: `tensor` is not a Tensor.
+        ValueError: `tensor` has fewer than two axes, or `mode` is unknown.
 
     >>> import gradmgr.numpy as np
     >>> import numpy

@@ -224,6 +224,9 @@ class SparseArray:
     Attributes:
         data: the nonzeros, a Tensor or array of one axis.
 
+    Raises:
+        ValueError: in a product, the other operand has another length.
+
     >>> import numpy, scipy.sparse
     >>> from gradmgr import sparse, tensor
     >>> A = sparse.with_data(scipy.sparse.csr_array(numpy.array([[0.0, 2.0], [1.0, 0.0]])), tensor([2.0, 1.0]))

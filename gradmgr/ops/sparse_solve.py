@@ -266,6 +266,9 @@ class SuperLU:
     Attributes:
         shape: of the matrix.
 
+    Raises:
+        ValueError: in `solve`, the right-hand side has another number of rows.
+
     >>> import scipy.sparse
     >>> from gradmgr import sparse, tensor
     >>> lu = sparse.splu(scipy.sparse.csc_array([[2.0, 0.0], [0.0, 4.0]]))

@@ -322,6 +322,9 @@ class MultiStepLR(LRScheduler):
         gamma: the factor.
         last_epoch: see `LRScheduler`.
 
+    Raises:
+        TypeError: `optimizer` is not one of `gradmgr.optim`.
+
     >>> import gradmgr
     >>> optimizer = gradmgr.optim.SGD([gradmgr.tensor([1.0])], lr=1.0)
     >>> schedule = gradmgr.optim.lr_scheduler.MultiStepLR(optimizer, milestones=[1, 3], gamma=0.5)
@@ -366,6 +369,9 @@ class ExponentialLR(LRScheduler):
         optimizer: see `LRScheduler`.
         gamma: the factor.
         last_epoch: see `LRScheduler`.
+
+    Raises:
+        TypeError: `optimizer` is not one of `gradmgr.optim`.
 
     >>> import gradmgr
     >>> optimizer = gradmgr.optim.SGD([gradmgr.tensor([1.0])], lr=1.0)

@@ -8,6 +8,7 @@ import importlib.util
 import inspect
 import io
 import pydoc
+import re
 
 import pytest
 from helpers import ROOT
@@ -47,6 +48,50 @@ def test_every_public_name_has_an_example():
     names = described_names()
     assert len(names) > 800
     assert {name for name, value in names.items() if ">>> " not in (value.__doc__ or "")} == WITHOUT_EXAMPLE.keys()
+
+
+A_RECORD = "holds what a call has found out; programs do not make one"
+TAKES_NOTHING = "takes no argument"
+ALL_VALUES = "is computed for every value, be it no number"
+OF_NO_VALUE = "looks at no value before `check`, which answers False"
+CALLS_NUMPY = "has, in a call, the errors of the functions of gradmgr.numpy that it is made of"
+# Why nothing stands there of what is raised.
+NEVER_RAISES = {
+    **dict.fromkeys(("AttachSpec", "BackwardRun", "distributed.Group", "function.FunctionCtx"), A_RECORD),
+    **dict.fromkeys(("forward_ad.UnpackedDualTensor", "graph.GradientEdge", "graph.Node"), A_RECORD),
+    **{f"profiler.{n}": A_RECORD for n in ("EventList", "FunctionEvent", "FunctionEventAvg", "Interval")},
+    **dict.fromkeys(("get_backwarding_grad_manager", "get_num_threads", "is_grad_enabled"), TAKES_NOTHING),
+    **dict.fromkeys(("is_inference_mode_enabled", "anomaly.is_anomaly_check_nan_enabled"), TAKES_NOTHING),
+    **dict.fromkeys(("anomaly.is_anomaly_enabled", "distributed.is_initialized"), TAKES_NOTHING),
+    **dict.fromkeys(("forward_ad.dual_level", "forward_ad.enter_dual_level"), TAKES_NOTHING),
+    **dict.fromkeys(("graph.allow_mutation_on_saved_tensors", "nn.convolution_library"), TAKES_NOTHING),
+    "nn.Identity": "takes whatever it is given",
+    "set_multithreading_enabled": "takes any value for True or False",
+    **{f"distributions.constraints.{n}": OF_NO_VALUE for n in ("Bounded", "Constraint", "Independent", "Tested")},
+    **{f"distributions.constraints.{n}": OF_NO_VALUE for n in ("greater_than", "greater_than_eq", "less_than")},
+    **{f"distributions.constraints.{n}": OF_NO_VALUE for n in ("half_open_interval", "integer_interval")},
+    **{f"distributions.constraints.{n}": OF_NO_VALUE for n in ("independent", "interval", "multinomial")},
+    **{f"distributions.transforms.{n}Transform": CALLS_NUMPY for n in ("Affine", "Compose", "Exp", "Sigmoid", "Tanh")},
+    "distributions.transforms.SoftplusTransform": CALLS_NUMPY,
+    **{f"numpy.{n}": ALL_VALUES for n in ("argwhere", "array_equal", "array_equiv", "diagflat", "flatnonzero", "imag")},
+    **{f"numpy.{n}": ALL_VALUES for n in ("iscomplex", "iscomplexobj", "isreal", "isrealobj", "may_share_memory")},
+    **{f"numpy.{n}": ALL_VALUES for n in ("min_scalar_type", "nan_to_num", "ndenumerate", "ndim", "real")},
+    **{f"numpy.{n}": ALL_VALUES for n in ("real_if_close", "setdiff1d", "shape", "shares_memory")},
+    "numpy.isfortran": "takes an array, and there are but two answers",
+}
+# Its functions are by HIPS autograd's names, thin, and raise what the functions of gradmgr that they call do.
+THIN = "gradmgr.compat.autograd."
+
+
+def test_every_public_name_says_what_it_raises():
+    silent = {
+        name.removeprefix("gradmgr.")
+        for name, value in described_names().items()
+        if not re.search(r"\bRaises?\b", value.__doc__ or "")
+        and not (inspect.isclass(value) and issubclass(value, BaseException))
+        and not name.startswith(THIN)
+    }
+    assert silent == NEVER_RAISES.keys()
 
 
 TABLES = {
@@ -165,3 +210,14 @@ def test_layers_raise_what_their_docstrings_say(name):
         for call in calls:
             with pytest.raises(pydoc.locate(kind)):
                 call(layer)
+
+
+@pytest.mark.parametrize("name", refusals.OTHERS)
+def test_other_functions_and_classes_raise_what_their_docstrings_say(name):
+    found = pydoc.locate(name)
+    said = dict(errors_of(found))
+    assert said.keys() == refusals.OTHERS[name].keys()
+    for kind, calls in refusals.OTHERS[name].items():
+        for call in calls:
+            with pytest.raises(pydoc.locate(kind)):
+                call(found)

@@ -14,8 +14,10 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
+import scipy.sparse
 
-from gradmgr import nn, tensor
+import gradmgr.numpy as xp
+from gradmgr import GradManager, distributions, function, nn, sparse, tensor
 
 Call = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
 
@@ -602,3 +604,109 @@ LAYERS: MappingProxyType[str, dict[str, tuple[LayerCall, ...]]] = MappingProxyTy
         },
     }
 )
+
+
+# ---------------------------------------------------------------- other functions and classes
+
+
+class _WithoutForward(function.Function):
+    pass
+
+
+class _OfOtherGradients(function.Function):
+    """A function whose gradient is what it is given as its second argument."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any, gradient: Any) -> Any:
+        ctx.gradient = gradient
+        return x * 1
+
+    @staticmethod
+    @function.once_differentiable
+    def backward(ctx: Any, g: Any) -> Any:
+        return (g * 2 if ctx.gradient is None else ctx.gradient), None
+
+
+def _gradient(gradient: Any) -> None:
+    x = ones(2)
+    with GradManager().attach(x) as gm:
+        gm.backward(_OfOtherGradients.apply(x, gradient), ones(2))
+
+
+def _second_gradient(_made: Any) -> None:
+    x = ones(2)
+    with GradManager().attach(x) as outer:
+        with GradManager().attach(x) as inner:
+            inner.backward(_OfOtherGradients.apply(x, None), ones(2))
+        outer.backward(x.grad * x, ones(2))
+
+
+def _nan_in_backward(scope: Any) -> None:
+    x = tensor(0.0)
+    with np.errstate(invalid="ignore"), scope(True), GradManager().attach(x) as gm:
+        gm.backward(xp.sqrt(x) * x)
+
+
+def _twice(group: Any) -> None:
+    manager = GradManager()
+    group([manager, manager])
+
+
+_IN_PLACE_INIT: dict[str, tuple[LayerCall, ...]] = {"TypeError": (built(np.ones(2)),)}
+_LOSS: dict[str, tuple[LayerCall, ...]] = {
+    "ValueError": (built(floats(2), floats(2), reduction="text"), built(floats(2), floats(3))),
+    "TypeError": (built(integers(2), integers(2)),),
+}
+_NOT_RECORDED: dict[str, tuple[LayerCall, ...]] = {"RuntimeError": (built(tensor(1.0)),)}
+_NOT_CONNECTED: dict[str, tuple[LayerCall, ...]] = {"RuntimeError": (built(),)}
+_NO_OPTIMIZER: dict[str, tuple[LayerCall, ...]] = {"TypeError": (built(3, 0.5),)}
+
+# By full name, and that of an exception; a call takes the function or class.
+OTHERS: MappingProxyType[str, dict[str, tuple[LayerCall, ...]]] = MappingProxyType(
+    {
+        "gradmgr.Function": {
+            "NotImplementedError": (lambda _class: _WithoutForward.apply(1.0),),
+            "ValueError": (lambda _class: _gradient(ones(3)),),
+            "TypeError": (lambda _class: _gradient("text"), lambda _class: _gradient(1j * ones(2))),
+            "RuntimeError": (built(),),
+        },
+        "gradmgr.GradManagerGroup": {"TypeError": (built([3]),), "ValueError": (_twice,)},
+        "gradmgr.Tensor": {
+            "TypeError": (built("text"), built(1.0, dtype="text")),
+            "ValueError": (built([1.0, [2.0]]), built(1.0, device="text")),
+        },
+        "gradmgr.detect_anomaly": {"RuntimeError": (_nan_in_backward,)},
+        "gradmgr.set_detect_anomaly": {"RuntimeError": (_nan_in_backward,)},
+        "gradmgr.enable_grad": {"TypeError": (built(3),)},
+        "gradmgr.no_grad": {"TypeError": (built(3),)},
+        "gradmgr.once_differentiable": {"RuntimeError": (_second_gradient,)},
+        "gradmgr.distributed.finalize": _NOT_CONNECTED,
+        "gradmgr.distributed.rank": _NOT_CONNECTED,
+        "gradmgr.distributed.size": _NOT_CONNECTED,
+        "gradmgr.distributions.Distribution": {
+            "NotImplementedError": (lambda _class: distributions.Poisson(3.0).entropy(),)
+        },
+        "gradmgr.distributions.transform_to": {"NotImplementedError": (built(3),)},
+        "gradmgr.distributions.transforms.Transform": {"NotImplementedError": (lambda each: each()(1.0),)},
+        "gradmgr.graph.to_mermaid": _NOT_RECORDED,
+        "gradmgr.graph.to_svg": _NOT_RECORDED,
+        "gradmgr.nn.functional.l1_loss": _LOSS,
+        "gradmgr.nn.functional.huber_loss": _LOSS
+        | {"ValueError": (*_LOSS["ValueError"], built(floats(2), floats(2), delta=0))},
+        "gradmgr.nn.functional.smooth_l1_loss": _LOSS
+        | {"ValueError": (*_LOSS["ValueError"], built(floats(2), floats(2), beta=-1))},
+        "gradmgr.nn.functional.log_softmax": {"TypeError": (built(integers(2), 0),), AXIS: (built(floats(2), 9),)},
+        "gradmgr.nn.init.constant_": {"TypeError": (built(np.ones(2), 1.0),)},
+        "gradmgr.nn.init.ones_": _IN_PLACE_INIT,
+        "gradmgr.nn.init.zeros_": _IN_PLACE_INIT,
+        "gradmgr.nn.init.kaiming_normal_": _IN_PLACE_INIT | {"ValueError": (built(LINE), built(OBLONG, mode="text"))},
+        "gradmgr.optim.lr_scheduler.ExponentialLR": _NO_OPTIMIZER,
+        "gradmgr.optim.lr_scheduler.MultiStepLR": {"TypeError": (built(3, [1]),)},
+        "gradmgr.sparse.SparseArray": {"ValueError": (lambda _class: _sparse() @ ones(9),)},
+        "gradmgr.sparse.SuperLU": {"ValueError": (lambda _class: sparse.splu(_sparse()).solve(ones(9)),)},
+    }
+)
+
+
+def _sparse() -> Any:
+    return sparse.with_data(scipy.sparse.csc_array(np.eye(2)), ones(2))

@@ -247,6 +247,9 @@ class no_grad(_Mode):  # noqa: N801  # torch's spelling
     is in effect while their body runs, not while it is suspended. Blocks may be left in any order, and each
     thread and asyncio task has its own.
 
+    Raises:
+        TypeError: `function` is not a function.
+
     >>> import gradmgr
     >>> x = gradmgr.tensor([3.0])
     >>> gm = gradmgr.GradManager().attach(x)
@@ -276,6 +279,9 @@ class enable_grad(_Mode):  # noqa: N801  # torch's spelling
     """Let the managers that `no_grad` stopped record again, in a with block or a decorated function.
 
     It starts no manager, and does not undo `inference_mode`. It decorates what `no_grad` decorates.
+
+    Raises:
+        TypeError: `function` is not a function.
 
     >>> import gradmgr
     >>> x = gradmgr.tensor([3.0])

@@ -928,6 +928,10 @@ def log_softmax(input: Any, dim: int | None = None, dtype: Any = None) -> Any:
 
     A row of -inf only, or one with an inf, gives NaN, as in torch. Arguments and errors are those of `softmax`.
 
+    Raises:
+        TypeError: `input` is not of real floating-point numbers.
+        numpy.exceptions.AxisError: `input` has no axis `dim`.
+
     >>> import numpy as np
     >>> from gradmgr.nn.functional import log_softmax
     >>> np.exp(log_softmax(np.log([1.0, 3.0]), dim=0)).round(6).tolist()

@@ -167,6 +167,10 @@ def mse_loss(input: Any, target: Any, reduction: str = "mean") -> Any:
 def l1_loss(input: Any, target: Any, reduction: str = "mean") -> Any:
     """Return |input - target|, its mean by default; the derivative at 0 is 0. Arguments: see `mse_loss`.
 
+    Raises:
+        ValueError: `reduction` is unknown, or input and target differ in shape.
+        TypeError: an argument is not of real floating-point numbers.
+
     >>> import numpy as np
     >>> from gradmgr.nn.functional import l1_loss
     >>> float(l1_loss(np.array([1.0, 5.0]), np.array([2.0, 2.0])))
@@ -202,6 +206,10 @@ def huber_loss(input: Any, target: Any, reduction: str = "mean", delta: float = 
 
     Arguments and errors are those of `mse_loss`; a delta that is not positive is a ValueError.
 
+    Raises:
+        ValueError: `reduction` is unknown, `delta` is not positive, or input and target differ in shape.
+        TypeError: an argument is not of real floating-point numbers.
+
     >>> import numpy as np
     >>> from gradmgr.nn.functional import huber_loss
     >>> huber_loss(np.array([1.0, 4.0]), np.array([0.0, 0.0]), reduction="none", delta=2.0).tolist()
@@ -219,6 +227,10 @@ def smooth_l1_loss(input: Any, target: Any, reduction: str = "mean", beta: float
 
     That is `huber_loss` over beta, and for beta = 0 `l1_loss`. Arguments and errors are those of `mse_loss`; a
     negative beta is a ValueError.
+
+    Raises:
+        ValueError: `reduction` is unknown, `beta` is negative, or input and target differ in shape.
+        TypeError: an argument is not of real floating-point numbers.
 
     >>> import numpy as np
     >>> from gradmgr.nn.functional import smooth_l1_loss
