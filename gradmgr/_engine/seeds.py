@@ -67,8 +67,8 @@ def _node_id_of(tape: Tape, y: Any, position: int) -> Any:
             f"backward: this GradManager does not know y number {position}, {describe(y)}. Attached tensors that are "
             f"alive: {len(tape.leaves)}. y may have been computed before record() or before attach(); under no_grad(); "
             "from nothing that is attached (x = x - step makes a new tensor, x -= step does not); through detach(), an "
-            "integer or boolean cast, or a plain array; by another manager's backward; or overwritten in place by a "
-            "constant" + (f". Seen: {seen}" if seen else "")
+            "integer or boolean cast, or a plain array; in another thread or task; by another manager's backward; or "
+            "overwritten in place by a constant" + (f". Seen: {seen}" if seen else "")
         )
     return node_id
 

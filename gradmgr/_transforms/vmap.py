@@ -344,9 +344,10 @@ class _VmapCall:
                     "to map over; use None for it"
                 )
             if not -leaf.ndim <= dim < leaf.ndim:
+                bounds = f"it must be at least {-leaf.ndim} and less than {leaf.ndim}"
                 raise ValueError(
                     f"vmap({self.name}): in_dims is {dim} for input {k}, which has shape {leaf.shape}; "
-                    f"it must be at least {-leaf.ndim} and less than {leaf.ndim}"
+                    f"{bounds if leaf.ndim else 'use None for it'}"
                 )
             sizes.append(leaf.shape[dim])
         if not sizes:

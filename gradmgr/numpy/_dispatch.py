@@ -48,7 +48,9 @@ def missing_name_error(name: str, where: str, numpy_module: ModuleType) -> Attri
     if name.startswith("_") or not hasattr(numpy_module, name):
         text = f"module 'gradmgr.numpy' has no attribute '{where}{name}', and neither has numpy"
         advice = _advice_on_removed(name, where, numpy_module)
-        return AttributeError(f"{text}: {advice}" if advice else text)
+        if advice:
+            return AttributeError(f"{text}: {advice}")
+        return AttributeError(text, name=name, obj=numpy_module)  # by these Python finds names that are spelt alike
     reason = REFUSED.get(where + name, "gradmgr has no differentiable counterpart of it")
     return AttributeError(f"numpy.{where}{name} is not in gradmgr.numpy: {reason}")
 

@@ -14,7 +14,7 @@ from helpers import assert_close_to_8_digits, wave
 
 from gradmgr import GradManager, errors, gradcheck, gradgradcheck, tensor
 from gradmgr.nn import GRU, LSTM, GRUCell, LSTMCell, Module
-from gradmgr.nn.functional import dropout, gru_cell, lstm_cell
+from gradmgr.nn.functional import dropout, gru_cell, lstm_cell, rnn_tanh_cell
 
 
 def filled(kind: type[Any], *sizes: int, **options: Any) -> Any:
@@ -299,6 +299,16 @@ def test_wrong_arguments_of_cells(x: Any, changes: dict[str, Any], kind: type[Ex
         lstm_cell(x, (H, C), **(OF_LSTM | changes))
     with pytest.raises(kind, match=f"gru_cell.*{says}"):
         gru_cell(x, H, **(OF_GRU | changes))
+
+
+def test_wrong_arguments_of_plain_cells() -> None:
+    weights = {"w_ih": np.ones((3, 5)), "w_hh": np.ones((3, 3))}
+    says = r"rnn_tanh_cell: input must have shape \(batch, features\) or \(features,\); found \(1, 2, 5\); for a"
+    with pytest.raises(errors.ShapeError, match=says):
+        rnn_tanh_cell(X[None], H, **weights)
+    says = r"w_ih must have shape \(3, 4\), as input has shape \(2, 4\) and the hidden size is 3; found \(3, 5\)"
+    with pytest.raises(errors.ShapeError, match=says):
+        rnn_tanh_cell(X[:, :4], H, **weights)
 
 
 def test_lstm_refuses_states_that_are_no_pair_or_of_the_wrong_shape() -> None:

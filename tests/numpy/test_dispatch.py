@@ -120,6 +120,10 @@ def test_the_namespace_says_what_to_use_for_functions_it_lacks(name: str) -> Non
 def test_the_namespace_says_that_numpy_lacks_a_name_too() -> None:
     with pytest.raises(AttributeError, match=r"'gradmgr.numpy' has no attribute 'sine', and neither has numpy"):
         gnp.sine
+    with pytest.raises(AttributeError, match="'arrange', and neither has numpy") as caught:
+        gnp.arrange
+    assert caught.value.name == "arrange"  # by these Python adds: "Did you mean: 'arange'?"
+    assert hasattr(caught.value.obj, "arange")
     with pytest.raises(AttributeError, match=r"'Inf', and neither has numpy: .* Use `np\.inf`"):
         gnp.Inf
 

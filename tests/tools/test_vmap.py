@@ -263,6 +263,7 @@ def test_chunks(size: int) -> None:
         (lambda x: vmap(abs, (0, 0))(x), ValueError, "does not have the form"),
         (lambda x: vmap(abs, 2)(x), ValueError, "in_dims is 2 for input 0.*shape \\(3, 2\\)"),
         (lambda x: vmap(abs, -3)(x), ValueError, "at least -2"),
+        (lambda x: vmap(abs)(x[0, 0]), ValueError, "in_dims is 0 for input 0, which has shape \\(\\); use None for it"),
         (lambda x: vmap(abs, None)(x), ValueError, "in_dims is an int"),
         (lambda x: vmap(abs, "a")(x), ValueError, "in_dims is an int"),
         (lambda x: vmap(abs, [0])(x), ValueError, "in_dims is an int"),

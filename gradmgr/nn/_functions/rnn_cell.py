@@ -27,11 +27,16 @@ def _step(asked: str, activation: Callable[[Any], Any], input: Any, hx: Any, wei
         "w_hh": (w_hh, (hidden, hidden)),
     }
     expected |= {name: (b, (hidden,)) for name, b in (("b_ih", b_ih), ("b_hh", b_hh)) if b is not None}
+    if x.ndim not in (1, 2):
+        raise errors.ShapeError(
+            f"{asked}: input must have shape (batch, features) or (features,); found {x.shape}; for a sequence call it "
+            "step by step"
+        )
     for name, (found, shape) in expected.items():
-        if x.ndim not in (1, 2) or found.shape != shape:
+        if found.shape != shape:
             raise errors.ShapeError(
-                f"{asked} takes an input (batch, features) or (features,), and for {x.shape} and {hidden} hidden "
-                f"numbers {name} {shape}; found {found.shape}"
+                f"{asked}: {name} must have shape {shape}, as input has shape {x.shape} and the hidden size is "
+                f"{hidden}; found {found.shape}"
             )
     return activation(linear(x, w_ih, b_ih) + linear(h, w_hh, b_hh))
 
