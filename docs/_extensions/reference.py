@@ -322,7 +322,6 @@ def _signature_of(
 
 SPAN = re.compile(r"(?<!`)`([^`]+)`(?!`)(\w?)")
 SPECIAL = re.compile(r"([\\*|]|(?<=\w)_(?!\w))")
-SECTIONS = ("Args:", "Returns:", "Raises:")
 ITEM = re.compile(r"^\s*(?:[*-] |\*{0,2}\w+(?:, \*{0,2}\w+)*: )")
 
 
@@ -396,8 +395,8 @@ def _status(name: str) -> list[str]:
 
 def _docstring(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
     lines[:] = as_rst(lines)
-    if what == "property" and not any(line.rstrip() in SECTIONS for line in lines):
-        lines.insert(0, "")  # or napoleon would read "where it is: a device" as a type and its description
+    if what == "property":
+        lines[:0] = ["..", ""]  # or napoleon would read "where it is: a device" as a type and its description
     if what == "function":
         lines += _status(name)
 
