@@ -331,8 +331,8 @@ class Writer:
         """Write the expression of a call's result."""
         function, args, keywords = call.function, call.args, call.keywords
         if not keywords and function in _BINARY:
-            args = self._operands(call)
-            return f"{self._text(args[0])} {_BINARY[function]} {self._text(args[1])}"
+            one, other = self._operands(call)
+            return f"{self._text(one)} {_BINARY[function]} {self._text(other)}"
         if not keywords and function in _UNARY:
             return f"{_UNARY[function]}{self._text(args[0])}"
         if function is operator.getitem:
