@@ -295,7 +295,8 @@ class Strips:
         for number, kind in enumerate(analysis.kinds):
             if kind == PYTHON:
                 self._plan(run)
-                run = []
+                run = []  # nor is a step of one that takes a product
+                continue
             run += [(number, step) for step in analysis.steps[number]]
         self._plan(run)
 

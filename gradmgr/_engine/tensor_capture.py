@@ -16,7 +16,7 @@ from __future__ import annotations
 import functools
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType, MethodType
 from typing import Any, NamedTuple, TypeVar
@@ -169,14 +169,20 @@ class _Update(_Method):
     replay, or None; and with the arrays, of which it keeps none. It reads and writes no gradients.
     """
 
-    __slots__ = ("_method",)
+    __slots__ = ("_method", "_takes_products")
 
     begins_effects = keeps_nothing = True
 
-    def __init__(self, method: Any, name: str) -> None:
+    def __init__(self, method: Any, name: str, takes_products: Callable[[Any], Sequence[int]]) -> None:
         super().__init__(method)
         self._method = method.__func__
+        self._takes_products = takes_products
         self.__name__ = name  # as a user reads it
+
+    def takes_products(self) -> Sequence[int]:
+        """Return the numbers of those of its arrays that may be given as a LateProduct."""
+        owner = self._owner()
+        return () if owner is None else self._takes_products(owner)
 
     def __call__(self, begun: list[bool], machine: Any, *args: Any) -> Any:
         owner = self._owner()
@@ -653,7 +659,13 @@ class TensorCapture(Capture):
             self.add_obstacle(f"{name} grows, which a function may read that is called each time,")
 
     def call_update(
-        self, function: Callable[[], None], changes: Iterable[Tensor], update: Any, args: tuple[Any, ...], name: str
+        self,
+        function: Callable[[], None],
+        changes: Iterable[Tensor],
+        update: Any,
+        args: tuple[Any, ...],
+        name: str,
+        takes_products: Callable[[Any], Sequence[int]],
     ) -> None:
         """Do as `call_whole` with a function of nothing; a replay calls a method with captured arrays instead.
 
@@ -663,6 +675,8 @@ class TensorCapture(Capture):
             update: the method, see `_Update`.
             args: its arguments, with captured arrays among them.
             name: what it is, for the user.
+            takes_products: returns, given the method's object, the numbers of the arrays in its first argument that may
+                be given as a LateProduct.
         """
         given = map_leaves(self._slot_or_value, args)
         self._write_all()
@@ -672,7 +686,7 @@ class TensorCapture(Capture):
         finally:
             set_capturing(self)
         self._make_late(changes)
-        self._append_effect(_Update(update, name), given)
+        self._append_effect(_Update(update, name, takes_products), given)
 
     def new_arrays_of(self, tensors: Iterable[Tensor | None]) -> list[CapturedArray | None] | None:
         """Return the arrays of tensors, if all are known here without another look after a call made as a whole."""

@@ -15,6 +15,7 @@ from gradmgr import errors
 from gradmgr._arrays import blocks, libraries
 from gradmgr._arrays.atomic import Call, run_atomically
 from gradmgr._arrays.captured import capturing
+from gradmgr._arrays.late_products import LateProduct
 from gradmgr._engine import write_lock
 from gradmgr._engine.context import current, recorders
 from gradmgr._engine.gradients import clear
@@ -387,7 +388,17 @@ class Optimizer:
             for p, g in zip(params, grads, strict=True)
         )
         args = tuple(grads), is_plain
-        capture.call_update(self._take_turn, params, self._take_turn_by, args, "step of an optimiser")
+        update = self._take_turn_by
+        capture.call_update(self._take_turn, params, update, args, "step of an optimiser", type(self)._takes_products)
+
+    def _takes_products(self) -> list[int]:
+        """Return the numbers of the parameters from which a step only subtracts a multiple of the gradient."""
+        numbers = {id(p): k for k, p in enumerate(self._params())}
+        found = []
+        for chunks, plans in zip(self._chunks, self._plans, strict=True):
+            if chunks is not None and plans is not None and plans.later.is_descent:
+                found += [numbers[id(chunk.params[0])] for chunk in chunks if chunk.takes_products]
+        return found
 
     def _take_turn_by(self, begun: list[bool], machine: Any, grads: tuple[Array, ...], is_plain: bool) -> None:
         """Take a step in a replay: note in `begun` that it is taken, together with what it changes.
@@ -395,7 +406,7 @@ class Optimizer:
         Args:
             begun: see `TensorCapture.call_update`.
             machine: likewise.
-            grads: the array of each parameter's gradient; None for no gradient.
+            grads: the array of each parameter's gradient, or a LateProduct; None for no gradient.
             is_plain: whether there are all, as arrays that a machine takes.
         """
         is_plain = is_plain and machine is not None
@@ -405,6 +416,7 @@ class Optimizer:
                 calls.append((setattr, self, "_step_count", self._step_count + 1))
                 run_atomically(calls)
             else:
+                grads = tuple([g.array() if g.__class__ is LateProduct else g for g in grads])
                 self._take_step(grads, machine if is_plain else None, [(begun.append, True)])
 
     def _add_quick_calls(self, calls: list[Call], grads: tuple[Array, ...], machine: Any) -> bool:

@@ -182,7 +182,17 @@ def test_gradmgr_imports_these_modules_when_first_used_and_no_others():
         *(f"gradmgr._arrays.{name}" for name in ("native_replay", "native_test", "onednn_library")),
         *(
             f"gradmgr._arrays.{name}"
-            for name in ("analysis", "fusion", "liveness", "lowering", "ordering", "packing", "placement", "products")
+            for name in (
+                "analysis",
+                "fusion",
+                "late_products",
+                "liveness",
+                "lowering",
+                "ordering",
+                "packing",
+                "placement",
+                "products",
+            )
         ),
         *(f"gradmgr._arrays.{name}" for name in ("spans", "steps", "strips")),
         "gradmgr._engine.captured_object",
