@@ -11,6 +11,7 @@ import json
 import os
 import statistics
 import sys
+import tracemalloc
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -150,10 +151,14 @@ def capture(pace: Pace) -> Table:
 _REPLAYS = 10_000
 _GROWTH = 256e3  # bytes of resident memory at most: pages that the allocator takes and gives back
 _SMALL = "MLP 8x16x3"
+_BESIDE = {"objects": "{:.3f}", "resident": "{:.2f}"}  # what is shown besides the arrays
 MEMORY_NOTE = (
-    "MB of NumPy's arrays at the peak of a step beyond those between eager steps (parameters, state, data): what a\n"
-    "compiled step keeps for its replays counts. Counted by a memory handler of NumPy's, each contestant\n"
-    "in a process of its own. Resident: of one step, by the system's count, under a malloc that gives freed blocks back"
+    "MB of NumPy's arrays at the peak of a step beyond those between eager steps (parameters, state, data, the row in\n"
+    "which an optimiser joins gradients): what a compiled step keeps for its replays counts, its arena and the words\n"
+    "that the machine reads. Counted by a memory handler of NumPy's, each contestant in a process of its own.\n"
+    "Objects: the same with Python's objects, by tracemalloc; an eager step makes its own anew, a compiled function\n"
+    "keeps the text of its replay and what it compares in each call. Resident: of one step, by the system's count,\n"
+    "under a malloc that gives freed blocks back"
 )
 _FLAT_NOTE = (
     f"what {_REPLAYS:,} steps leave, after 500 others: bytes by the system's count, blocks of Python's allocator"
@@ -171,9 +176,26 @@ def peaks(make: Make) -> dict[str, float]:
         arrays.restart()
         made.step()
         found = {"between": float(between), "peak": float(arrays.most)}
+    found["objects"] = _traced_peak(make)
     if memory.can_see_peaks():
         found["resident"] = statistics.median([memory.resident_peak(made.step) for _ in range(_WARM_UP)])
     return found
+
+
+def _traced_peak(make: Make) -> float:
+    """Return the bytes of arrays and Python objects at the peak of a step, of those since before its model was made."""
+    gc.collect()
+    tracemalloc.start()
+    try:
+        made = make()
+        for _ in range(_WARM_UP):
+            made.step()
+        gc.collect()
+        tracemalloc.reset_peak()
+        made.step()
+        return float(tracemalloc.get_traced_memory()[1])
+    finally:
+        tracemalloc.stop()
 
 
 def left(make: Make, replays: int = _REPLAYS) -> dict[str, float]:
@@ -199,6 +221,7 @@ def _memory_row(label: str, found: dict[str, dict[str, float]]) -> Row:
     state = eager["between"]
     for name, one in found.items():
         cells[name] = (one["peak"] - state) / 1e6
+        cells[f"{name} objects"] = (one["objects"] - state) / 1e6
         if "resident" in one:
             cells[f"{name} resident"] = one["resident"] / 1e6
     over = {f"{name}/{EAGER}": cells[name] / cells[EAGER] for name in levels()}
@@ -215,7 +238,7 @@ def memory_of_steps(pace: Pace, threads: int) -> Table:
         found = dict(zip(jobs, pool.map(lambda job: _in_a_process("peak", *job, threads), jobs), strict=True))
     rows = [_memory_row(label, {name: found[label, name] for name in names}) for label in labels]
     columns = dict.fromkeys(names, "{:.3f}") | {f"{name}/{EAGER}": "{:.2f}x" for name in levels()}
-    columns |= {f"{name} resident": "{:.2f}" for name in names}
+    columns |= {f"{name} {what}": number for what, number in _BESIDE.items() for name in names}
     return Table("Memory of compiled steps", columns, rows, MEMORY_NOTE)
 
 

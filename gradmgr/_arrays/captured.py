@@ -411,6 +411,44 @@ class Capture:
         self._append(function, with_slots, keywords, results, expected, noted).seconds = seconds
         return made
 
+    def call_operator(self, function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+        """Do as `call` with a function of `_STEADY`: in one frame, as most calls are those of operators."""
+        inside, slots, given = [], [], []
+        for value in args:
+            kind = value.__class__
+            if kind is CapturedArray:
+                slot = value.slot
+                inside.append(value.inner)
+                slots.append(slot)
+                given.append(slot.number)
+            elif kind in _PLAIN:
+                inside.append(value)
+                slots.append(value)
+            else:
+                return self._call(function, args, {}, True, False)
+        start = perf_counter()
+        result = function(*inside)
+        seconds = perf_counter() - start
+        if not (self.open and self.is_current()):
+            return result
+        is_new = result is not inside[0] and result is not inside[-1]
+        if result.__class__ is not np.ndarray or result.base is not None or not is_new:
+            return self._noted(function, args, slots, result, seconds)
+        made = self._wrap(result)
+        call = Call(function, tuple(slots), {}, made.slot, None, self.place(3), given=tuple(given))
+        call.seconds = seconds
+        self._add(call)
+        return made
+
+    def _noted(self, function: Any, args: tuple[Any, ...], slots: Sequence[Any], result: Any, seconds: float) -> Any:
+        """Append a call of an operator whose result is no new array."""
+        noted = Noted()
+        noted.args(args)
+        made, results = self._wrap_all(result, noted)
+        expected = facts_of(result) if _holds_number(result) else None
+        self._append(function, tuple(slots), {}, results, expected, noted).seconds = seconds
+        return made
+
     def is_current(self) -> bool:
         """Tell whether calls are those of the function that is captured, in the context in which it is."""
         return True
@@ -464,14 +502,17 @@ class Capture:
     def _append(self, function: Any, args: Any, keywords: Any, results: Any, expected: Any, noted: Noted) -> Call:
         # The nearest frames are this class's own: not to make objects of them saves a tenth of a capture.
         call = Call(function, args, keywords, results, expected, self.place(3), given=noted.slots())
-        self.calls.append(call)
-        if self.named and call.given and self.named.issuperset(call.given):
-            self.named.update(call.made)
+        self._add(call)
         for array in noted.constants:
             self.constants.append((array, checksum_of(array), call))
             if _is_given(array):
                 self.given.append((array, call))
         return call
+
+    def _add(self, call: Call) -> None:
+        self.calls.append(call)
+        if self.named and call.given and self.named.issuperset(call.given):
+            self.named.update(call.made)
 
     def place(self, skipped: int = 1) -> Place:
         """Return where the program stands: innermost outside of gradmgr, so many frames from here at least."""
@@ -521,12 +562,13 @@ def difference(one: Capture, other: Capture) -> str | None:
                 "pass it as an argument, or make it by functions of gradmgr.numpy"
             )
     for first, second in zip(one.calls, other.calls, strict=False):
-        if not _is_same_function(first.function, second.function) or not _are_equal(first.results, second.results):
+        is_same = first.function is second.function or _is_same_function(first.function, second.function)
+        if not is_same or not _are_equal(first.results, second.results):
             return f"{name_of(first.function)} at {first.line}, then {name_of(second.function)} at {second.line}"
         if first.expected != second.expected:
             return f"what {name_of(first.function)} gives at {first.line}"
         if first.given != second.given or not (
-            _are_equal(first.args, second.args) and _are_equal(first.keywords, second.keywords)
+            _are_equal_args(first.args, second.args) and _are_equal(first.keywords, second.keywords)
         ):
             return f"what {name_of(first.function)} is given at {first.line}"
     shorter, longer = sorted((one.calls, other.calls), key=len)
@@ -606,16 +648,20 @@ def without_copies(calls: Sequence[Call], layouts: Sequence[Any], kept: Iterable
         for k, call in enumerate(calls)
         if call.function is operator.setitem and call.args[1] is Ellipsis and call.args[2].__class__ is Slot
     }
-    makers = {s: k for k, call in enumerate(calls) if _keeps_nothing(call) for s in call.made if s in copies}
+    # Few calls make what is copied, so that is asked first.
+    made_by = [(k, call) for k, call in enumerate(calls) if not copies.keys().isdisjoint(call.made)] if copies else []
+    makers = {s: k for k, call in made_by if _keeps_nothing(call) for s in call.made if s in copies}
     if not makers:
         return list(calls)
+    watched = {*makers, *[calls[copies[s]].args[0].number for s in makers]}
     uses: dict[int, list[int]] = {}
     for k, call in enumerate(calls):
         for number in call.given:
-            uses.setdefault(number, []).append(k)
+            if number in watched:
+                uses.setdefault(number, []).append(k)
     shared = {layout.owner for s, layout in enumerate(layouts) if layout is not None and layout.owner != s}
     empties = {call.made[0]: k for k, call in enumerate(calls) if call.function in (np.empty_like, np.empty)}
-    made = dict(enumerate(calls))
+    made: list[Call | None] = list(calls)
     for source, maker in makers.items():
         target = calls[copies[source]].args[0].number
         one, other = layouts[source], layouts[target]
@@ -623,9 +669,9 @@ def without_copies(calls: Sequence[Call], layouts: Sequence[Any], kept: Iterable
         is_alike = (one.shape, one.dtype, one.strides) == (other.shape, other.dtype, other.strides)
         if not (is_new and is_alike and target in empties and source not in kept and uses[target][0] == copies[source]):
             continue
-        made[maker] = made[maker].but(result=(source, target))
-        del made[copies[source]], made[empties[target]]
-    return list(made.values())
+        made[maker] = (made[maker] or calls[maker]).but(result=(source, target))
+        made[copies[source]] = made[empties[target]] = None
+    return [call for call in made if call is not None]
 
 
 def _keeps_nothing(call: Call) -> bool:
@@ -722,6 +768,18 @@ def _holds_mask(index: Any) -> bool:
     return any(gpu.is_plain(part) and part.dtype.kind == "b" for part in parts) or any(
         gpu.is_plain(bound) for part in parts if isinstance(part, slice) for bound in leaves_in(part)
     )
+
+
+def _are_equal_args(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
+    """Tell whether arguments are equal, of calls that are given the same slots in the same order."""
+    if len(one) != len(other):
+        return False
+    for a, b in zip(one, other, strict=True):
+        if a is b or a.__class__ is b.__class__ is Slot:  # most of them; numbers of slots are compared all at once
+            continue
+        if not _are_equal(a, b):
+            return False
+    return True
 
 
 def _are_equal(one: Any, other: Any) -> bool:
@@ -909,7 +967,7 @@ class CapturedArray:
         if not (_are_supported(inputs) and (not keywords or _are_supported(keywords.get("out", ())))):
             return NotImplemented
         if method == "__call__":
-            return self.capture.call(ufunc, inputs, keywords)
+            return self.capture.call(ufunc, inputs, keywords) if keywords else self.capture.call_operator(ufunc, inputs)
         if method == "at" and gpu.is_on_gpu(self.inner):  # whose index may be a tuple, which CuPy's protocol refuses
             ufunc = getattr(gpu.loaded_cupy(), ufunc.__name__)
         return self.capture.call(getattr(ufunc, method), inputs, keywords)
@@ -992,6 +1050,18 @@ def _captured(function: Callable[..., Any], *, reflected: bool = False) -> Any:
     return method
 
 
+def _captured_operator(function: Callable[..., Any], *, reflected: bool = False) -> Any:
+    """Return the method of CapturedArray that captures an operator of two operands."""
+
+    def method(self: CapturedArray, other: Any) -> Any:
+        if other.__class__ is not CapturedArray and not _are_supported((other,)):
+            return NotImplemented
+        return self.capture.call_operator(function, (other, self) if reflected else (self, other))
+
+    method.__name__ = name_of(function)
+    return method
+
+
 for _attribute in ("shape", "dtype", "ndim", "size", "itemsize", "nbytes", "strides", "flags", "device", "base"):
     setattr(CapturedArray, _attribute, property(operator.attrgetter(f"inner.{_attribute}")))
 for _attribute in ("T", "mT", "real", "imag"):
@@ -1010,8 +1080,8 @@ for _attribute, _function in _METHODS.items():
     setattr(CapturedArray, _attribute, _captured(_function))
 
 for _attribute in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "lshift", "rshift", "xor"):
-    setattr(CapturedArray, f"__{_attribute}__", _captured(getattr(operator, _attribute)))
-    setattr(CapturedArray, f"__r{_attribute}__", _captured(getattr(operator, _attribute), reflected=True))
+    setattr(CapturedArray, f"__{_attribute}__", _captured_operator(getattr(operator, _attribute)))
+    setattr(CapturedArray, f"__r{_attribute}__", _captured_operator(getattr(operator, _attribute), reflected=True))
     setattr(CapturedArray, f"__i{_attribute}__", _captured(getattr(operator, f"i{_attribute}")))
 for _attribute in ("and", "or"):
     setattr(CapturedArray, f"__{_attribute}__", _captured(getattr(operator, f"{_attribute}_")))

@@ -368,6 +368,7 @@ class NativeWriter(Writer):
             is_first_effect = number == self.first_effect
             for slot in (*call.given, *[slot.number for slot in self.rehearsed if is_first_effect]):
                 self._fetch(slot)
+            self._drop_other_names(call)
             self.lines += self._beginning(number, call, has_arena=True)
             self.lines += self._lines(call)
             for slot in call.made:
@@ -464,6 +465,21 @@ class NativeWriter(Writer):
         if self.dropped:
             self.lines.append(f"del {', '.join(self.dropped)}")
             self.dropped = []
+
+    def _drop_other_names(self, call: Call) -> None:
+        """Drop, before a call that may compute over its first argument, the other names of that memory.
+
+        Such a call is the last that reads it, and computes into new memory where another name is left.
+        """
+        if self._called(call) is call.function:
+            return
+        first = call.args[0].number
+        names = self.variables.get(self.analysis.base_of(first), {})
+        others = [slot for slot in names if slot != first]
+        if first in names and others:
+            self.lines.append(f"del {', '.join([f'v{slot}' for slot in others])}")
+            for slot in others:
+                del names[slot]
 
     def _drop(self, number: int) -> None:
         """Drop what Python made when nothing reads its memory any more, after the run that reads it."""

@@ -283,33 +283,45 @@ class Scratch:
             found = self._rows[key] = ScratchRows(xp, dtype, size)
         return found
 
+    def drop_rows(self) -> None:
+        """Let go of all rows."""
+        self._rows.clear()
+
 
 class ScratchRows:
-    """Rows of scratch: one for gradients, three to compute in, and more for half precision."""
+    """Rows of scratch: one for gradients, three to compute in, and more for half precision.
 
-    __slots__ = ("_more", "_rows", "_slices", "dtype", "size", "xp")
+    Each is made when it is first asked for: a kernel of gradmgr-native needs the first alone, or none.
+    """
+
+    __slots__ = ("_joined", "_more", "_slices", "dtype", "size", "xp")
 
     def __init__(self, xp: Any, dtype: np.dtype[Any], size: int) -> None:
         self.xp = xp
         self.dtype = dtype
         self.size = size
-        self._rows = tuple(xp.empty((4, size), dtype))
+        self._joined: Array = None
         self._more: list[Array] = []
-        # Kept by size: to slice four rows takes as long as two calls on them.
-        self._slices: dict[int, tuple[Array, list[Array]]] = {}
+        # Kept by size: to slice three rows takes as long as two calls on them.
+        self._slices: dict[int, list[Array]] = {}
 
-    def slices(self, size: int, keep: bool = True) -> tuple[Array, list[Array]]:
-        """Return the first row and the others, cut to this size; `keep` the slices if each step asks for them."""
+    def for_gradients(self, size: int) -> Array:
+        """Return the row into which gradients are joined, cut to this size."""
+        if self._joined is None or self._joined.size < size:  # large parameters, which need longer rows, join none
+            self._joined = self.xp.empty(size, self.dtype)
+        return self._joined[:size]
+
+    def to_compute_in(self, size: int) -> list[Array]:
+        """Return three rows, cut to this size."""
         found = self._slices.get(size)
         if found is None:
-            g, *rest = [row[:size] for row in self._rows]
-            found = g, rest
-            if keep and len(self._slices) < 100:
+            found = self.more(3, size)
+            if len(self._slices) < 100:
                 self._slices[size] = found
         return found
 
     def more(self, count: int, size: int) -> list[Array]:
-        """Return further rows, cut to this size."""
+        """Return so many rows, cut to this size; the first three are those of `to_compute_in`."""
         while len(self._more) < count:
             self._more.append(self.xp.empty(self.size, self.dtype))
         return [row[:size] for row in self._more[:count]]
@@ -715,6 +727,9 @@ class Chunk:
         sizes = [high - low for low, high in pairwise(self.offsets)]
         segments = list(self._ends(0, len(self.params)))
         self.updates[key] = machine_update(machine, rule, real_of(self.dtype), sizes, segments, states)
+        if self.updates[key] is not None:  # it has scratch of its own; steps by array calls make theirs anew
+            self._prepared = None
+            self._scratch.drop_rows()
         return self.updates[key]
 
     def _move(self) -> None:
@@ -777,12 +792,12 @@ class Chunk:
     ) -> list[Call]:
         first, last, p, state = segment
         rows = self._rows(min(self.block, max(1, self.offsets[-1])))
-        g, _ = rows.slices(p.size)
         joining: list[Call] = []
         if self.xp is np:
+            g = rows.for_gradients(p.size)
             joining.append((_concatenate, grads[first:last], None, self._as_gradient(g)))
         else:  # CuPy's function is written in Python: the gradients are joined now, in memory of their own
-            g = self.xp.empty_like(g)
+            g = self.xp.empty(p.size, rows.dtype)
             self.xp.concatenate(grads[first:last], None, self._as_gradient(g))
         return joining + self._block_calls(plan, constants, p, g, rows, state)
 
@@ -845,13 +860,13 @@ class Chunk:
             if native is not None:  # it computes the same, bit for bit
                 return [(native.call, g, p, *state, p.size, plan.native_flags(), *constants)]
         program = self._scratch.program(self.xp, plan, len(state))
-        _, rest = rows.slices(p.size)
+        scratch = rows.to_compute_in(p.size)
         if p.dtype.itemsize > 2:
-            return program.calls(constants, p, g, rest, state)
+            return program.calls(constants, p, g, scratch, state)
         narrow = (p, *state, g)
-        wide = rows.more(len(narrow), p.size)
+        wide = rows.more(len(scratch) + len(narrow), p.size)[len(scratch) :]
         widen = [(setitem, row, ..., array) for row, array in zip(wide, narrow, strict=True)]
-        update = program.calls(constants, wide[0], wide[-1], rest, wide[1:-1])
+        update = program.calls(constants, wide[0], wide[-1], scratch, wide[1:-1])
         narrowed = [(setitem, array, ..., row) for array, row in zip(narrow[:-1], wide, strict=False)]
         return [*widen, *update, *narrowed]
 

@@ -257,6 +257,26 @@ def test_a_usual_step_makes_no_calls_anew(name: str, shapes: Any, monkeypatch: p
 
 
 @needs_machine
+def test_where_the_machine_takes_the_steps_nothing_keeps_the_scratch_of_eager_ones(monkeypatch: Any) -> None:
+    """Of which eager steps, before and after, make anew what they need."""
+    monkeypatch.setattr("gradmgr.optim._chunks._FOR_KERNELS", 1 << 30)
+    twins = [Steps(OPTIMISERS["Adam"], "f8", PACKED) for _ in range(2)]
+    scratch = twins[0].optimizer._scratch
+    step = compile(twins[0].step, native=True)
+    for _ in range(2):
+        step(np.array(1.0))
+    assert scratch._rows
+    step(np.array(1.0))
+    assert not scratch._rows
+    for call in (twins[0].step, step, twins[0].step):
+        call(np.array(1.0))
+    for _ in range(6):
+        twins[1].step(np.array(1.0))
+    for one, other in zip(twins[0].params, twins[1].params, strict=True):
+        assert one.numpy().tobytes() == other.numpy().tobytes()
+
+
+@needs_machine
 def test_what_python_computes_in_a_native_replay_warns_of_nothing() -> None:
     step = compile(lambda x: gnp.cumprod(x), native=True)
     for k in range(4):

@@ -28,6 +28,7 @@ from gradmgr._arrays.packing import Arena, packed
 from gradmgr._arrays.replay import Options, compile_replay
 from gradmgr._arrays.spans import Span
 from gradmgr.nn import functional as F  # noqa: N812  # torch's name
+from gradmgr.nn._functions.activation import _relu_rule
 
 Program = Callable[..., Sequence[Any]]
 
@@ -617,6 +618,24 @@ def test_what_the_writer_of_a_result_reads_last_lies_in_its_place() -> None:
 def test_what_is_read_for_a_result_does_not_lie_in_its_memory() -> None:
     native = check(lambda x: [np.cumsum(x)[::-1] + 1, np.tanh(x)[::-1] * np.exp(x)], normal(1000))
     assert native.nbytes >= 8000  # of tanh, in another order than the result
+
+
+def test_what_may_be_computed_over_a_view_takes_no_more_memory_than_that() -> None:
+    def program(x: Any) -> list[Any]:
+        total = np.cumsum(x, 0).sum()  # Python's, and large: the next array is in memory of its own, which has a name
+        return [_relu_rule((x * total).T, x.T)]
+
+    x = np.cos(normal(256, 256)).T
+    native = check(program, x)
+    tracemalloc.start()
+    try:
+        for _ in range(2):
+            tracemalloc.reset_peak()
+            before = tracemalloc.get_traced_memory()[0]
+            native(x)
+            assert tracemalloc.get_traced_memory()[1] - before < 1.5 * x.nbytes
+    finally:
+        tracemalloc.stop()
 
 
 def test_two_replays_at_once_have_arenas_and_words_of_their_own() -> None:
