@@ -51,6 +51,8 @@ PLAIN = frozenset(
 )
 
 
+_any = np.logical_or.reduce  # ndarray.any calls it from Python
+
 # What is neither batched nor captured, and holds nothing that is.
 _HOLD_NO_ARRAYS = frozenset((*PLAIN, type(None), type(Ellipsis)))
 
@@ -445,7 +447,7 @@ def float_errors_raise() -> bool:
 def may_hold(mask: Array) -> bool:
     """Tell whether any is true; of a GPU's, for which the program would have to wait, say that some may be."""
     if mask.__class__ is np.ndarray:
-        return bool(mask.any())
+        return bool(_any(mask, axis=None))
     return root(mask) is not np or bool(mask.any())
 
 
