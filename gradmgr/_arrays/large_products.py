@@ -20,6 +20,7 @@ from gradmgr._arrays.products import Products, find_products
 Array = Any
 
 _LARGE = 1 << 22  # multiplications
+FEW = 1 << 12  # numbers of the first factor: of fewer, `multiply` is a call more for nothing
 _NUMBERS, _ADDRESSES = ctypes.c_int64 * 9, ctypes.c_void_p * 3
 _LOOP = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, _ADDRESSES, _NUMBERS, _NUMBERS, ctypes.c_void_p)
 
@@ -85,7 +86,7 @@ def multiply(a: Array, b: Array, out: Array | None = None) -> Array:
 
     All are NumPy's matrices of one common dtype, as `libraries.are_matrices` tells.
     """
-    if a.dtype is libraries.F4 and len(a) * a.shape[1] * b.shape[1] >= _LARGE:
+    if a.dtype is libraries.F4 and a.size >= FEW and a.size * b.shape[1] >= _LARGE:
         multiplier = found.get()
         if multiplier is not None and multiplier.is_faster(a, b) and not libraries.float_errors_raise():
             out = np.empty((len(a), b.shape[1]), np.float32) if out is None else out
@@ -101,7 +102,7 @@ def product(a: Array, b: Array) -> Array:
     """
     for x in (a, b):
         if x.__class__ is CapturedArray and not x.capture.fuses and libraries.is_matrix(a) and libraries.is_matrix(b):
-            is_large = a.dtype is b.dtype is libraries.F4 and a.shape[0] * a.shape[1] * b.shape[1] >= _LARGE
+            is_large = a.dtype is b.dtype is libraries.F4 and a.size >= FEW and a.size * b.shape[1] >= _LARGE
             return x.capture.call(multiply, (a, b), {}) if is_large else libraries.product(a, b)
     return libraries.product(a, b)
 

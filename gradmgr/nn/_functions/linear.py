@@ -55,7 +55,9 @@ def _linear_kernel(x: Any, weight: Any, bias: Any) -> Any:
 
 def _product(x: Any, rows: Any, weight: Any) -> Any:
     """Return rows @ weight.T with the leading axes of x, in a new array that owns its memory."""
-    return large_products.multiply(rows, weight.T) if rows is x else _product_in_shape(x, rows, weight.T)
+    if rows is not x:
+        return _product_in_shape(x, rows, weight.T)
+    return rows.dot(weight.T) if rows.size < large_products.FEW else large_products.multiply(rows, weight.T)
 
 
 def _product_in_shape(x: Any, rows: Any, matrix: Any) -> Any:
@@ -74,7 +76,7 @@ def _shape_error(x: Shape, weight: Shape, bias: Shape | None) -> errors.ShapeErr
 
 def _x_vjp(g: Any, weight: Any) -> Any:
     if libraries.are_matrices(g, weight):
-        return large_products.multiply(g, weight)
+        return g.dot(weight) if g.size < large_products.FEW else large_products.multiply(g, weight)
     if g.ndim > 2 and g.__class__ is np.ndarray:
         rows = _as_rows(g)
         if libraries.are_matrices(rows, weight):
@@ -86,7 +88,7 @@ def _weight_vjp(g: Any, x: Any) -> Any:
     if g.ndim != 2:
         g, x = _as_rows(g), _as_rows(x)
     if libraries.are_matrices(g, x):
-        return large_products.multiply(g.T, x)
+        return g.T.dot(x) if g.size < large_products.FEW else large_products.multiply(g.T, x)
     return large_products.product(widen_half(g).T, widen_half(conj_of(x)))
 
 
