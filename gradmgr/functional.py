@@ -455,13 +455,11 @@ def value_and_grad(func: Function, argnums: int | Sequence[int] = 0, has_aux: bo
     """
     if not callable(func):
         raise TypeError(f"value_and_grad takes a function; found {type(func).__name__}")
-    many = _argnums(argnums)
+    many, one = _argnums(argnums), not isinstance(argnums, Sequence)
 
     @functools.wraps(func, updated=())
     def both(*args: Any, **kwargs: Any) -> Any:
-        return ContainerGradient(func, args, kwargs, many, has_aux).value_and_grad(
-            one=not isinstance(argnums, Sequence)
-        )
+        return ContainerGradient(func, args, kwargs, many, has_aux).value_and_grad(one)
 
     return both
 

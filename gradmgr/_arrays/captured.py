@@ -298,6 +298,8 @@ class Capture:
         open: whether calls are still captured; later ones are only made.
         may_decide: whether a kernel of ours may add guards: not after an effect, after which a replay cannot be given
             up, and not where a replay has met another value, as such kernels decide by numbers that vary.
+        fuses: whether oneDNN and the machine compute products in replays, so that their bits are not those of eager
+            calls: then NumPy's are captured, in place of those of `large_products`.
         constants: the arrays given to calls that are not captured, each with a checksum of its values then, and by
             which call.
         obstacles: why the calls cannot be made again, each with its line; empty where they can.
@@ -309,6 +311,7 @@ class Capture:
         "calls",
         "constants",
         "fixed",
+        "fuses",
         "given",
         "inputs",
         "layouts",
@@ -318,8 +321,9 @@ class Capture:
         "open",
     )
 
-    def __init__(self, *, may_decide: bool = True) -> None:
+    def __init__(self, *, may_decide: bool = True, fuses: bool = False) -> None:
         self.may_decide = may_decide
+        self.fuses = fuses
         self.named: set[int] = set()
         self.calls: list[Call] = []
         self.inputs: list[Slot] = []

@@ -51,6 +51,8 @@ PLAIN = frozenset(
 )
 
 
+_any = np.logical_or.reduce  # ndarray.any calls it from Python
+
 # What is neither batched nor captured, and holds nothing that is.
 _HOLD_NO_ARRAYS = frozenset((*PLAIN, type(None), type(Ellipsis)))
 
@@ -445,16 +447,17 @@ def float_errors_raise() -> bool:
 def may_hold(mask: Array) -> bool:
     """Tell whether any is true; of a GPU's, for which the program would have to wait, say that some may be."""
     if mask.__class__ is np.ndarray:
-        return bool(mask.any())
+        return bool(_any(mask, axis=None))
     return root(mask) is not np or bool(mask.any())
 
 
 def sum_over(array: Array, axes: tuple[int, ...], keepdims: bool = False) -> Array:
     """Sum over axes; by the ufunc where that is NumPy's own, without its Python wrappers."""
     if array.__class__ is np.ndarray:
-        if array.size < NUMBERS or array.shape[-1] > FEW:  # a single axis is longer, too
-            return add_reduce(array, axis=axes, keepdims=keepdims)
-        return sum_of_numpy(array, axes, keepdims)
+        # Sums over the first axis, or all, are not short; it is asked first, as it takes the least time.
+        if axes and axes[0] and array.size >= NUMBERS and array.shape[-1] <= FEW:  # a single axis is longer, too
+            return sum_of_numpy(array, axes, keepdims)
+        return add_reduce(array, axis=axes, keepdims=keepdims)
     return array.sum(axis=axes, keepdims=keepdims)
 
 

@@ -39,6 +39,11 @@ def require_machine() -> None:
         )
 
 
+def may_fuse(options: Options) -> bool:
+    """Tell whether oneDNN and the machine compute matrix products in replays, where they are installed."""
+    return not options.exact and _machine(options.native) is not None
+
+
 def compile_replay(
     capture: Capture,
     results: Sequence[Any],

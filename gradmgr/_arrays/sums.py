@@ -58,6 +58,9 @@ def _sum_columns(a: Array, made: Array) -> None:
 
 def _sum_middle(a: Array, made: Array) -> None:
     """Sum over the second axis of three, of blocks in which it is copied to the front."""
+    if a.nbytes <= blocks.BLOCK:
+        add_reduce(a.transpose(1, 0, 2).reshape(a.shape[1], -1), axis=0, out=made.reshape(-1))
+        return
     for part in blocks.blocks(len(a), a.nbytes):
         some = np.ascontiguousarray(a[part].transpose(1, 0, 2))
         add_reduce(some.reshape((len(some), -1)), axis=0, out=made[part].reshape(-1))

@@ -80,6 +80,10 @@ class Attachments:
                 spec.callbacks = [*spec.callbacks, *chain]
                 spec.name = name or spec.name
 
+    def add_new(self, t: Tensor) -> None:
+        """Attach a tensor that no other thread knows, and that lives as long as the manager."""
+        self._specs[id(t)] = AttachSpec(weakref.ref(t), [])
+
     def remove(self, t: Tensor) -> None:
         """Detach a tensor."""
         self._specs.pop(id(t), None)

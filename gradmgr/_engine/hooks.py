@@ -99,8 +99,8 @@ class LeafHooks:
 
     __slots__ = ("_managers", "post", "tensor")
 
-    def __init__(self) -> None:
-        self._managers: list[weakref.ref[Any]] = []
+    def __init__(self, *managers: weakref.ref[Any]) -> None:
+        self._managers = list(managers)
         self.tensor = Hooks()  # hook(grad), may replace the gradient
         self.post = Hooks()  # hook(tensor), when `.grad` is written
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from gradmgr import errors
 from gradmgr._arrays import batched, libraries, memory
+from gradmgr._arrays.batched import Batched
 from gradmgr._arrays.captured import capturing
 from gradmgr._arrays.table_rows import TableRows, are_few
 from gradmgr._engine.context import current
@@ -178,6 +179,28 @@ def _takes_rows(h: Any, g: Any, grads: Grads, owned: Ownership, e: tuple[Any, ..
     return True
 
 
+def _add_examples(e: tuple[Any, ...], h: Any, g: Batched, grads: Grads, owned: Ownership) -> bool:
+    """Add pieces of all examples of one vmap into an array of theirs, a plain index given; else return False."""
+    _, _, node_id, shape, _, index = e
+    pieces, level = g._array, g.level
+    if pieces.__class__ is not np.ndarray or len(pieces) != level.size:
+        return False
+    here = (slice(None), *index) if index.__class__ is tuple else (slice(None), index)
+    if h is None:
+        buffer = np.zeros((level.size, *shape), pieces.dtype)
+        buffer[here] = pieces
+        grads[node_id] = Batched(level, buffer)
+        owned.own_buffer(node_id)
+        return True
+    if node_id not in owned or h.__class__ is not Batched or h.level is not level:
+        return False
+    total = h._array
+    if total.__class__ is not np.ndarray or len(total) != level.size or total.dtype != pieces.dtype:
+        return False
+    total[here] += pieces
+    return True
+
+
 def _vjp_of_getitem(e: tuple[Any, ...], g: Any, grads: Grads, owned: Ownership) -> None:
     """Add into the gradient's own buffer at the index: O(piece) for all but the first piece."""
     _, _, node_id, shape, _, index = e
@@ -195,8 +218,16 @@ def _vjp_of_getitem(e: tuple[Any, ...], g: Any, grads: Grads, owned: Ownership) 
                 owned.own_buffer(node_id)
             h[index] += g
             return
+    if owned.batched and g.__class__ is Batched and is_simple(index) and _add_examples(e, h, g, grads, owned):
+        return
     if owned.takes_rows and shape[:1] >= _MANY_ROWS and _takes_rows(h, g, grads, owned, e):
         return
+    _add_piece(e, h, g, grads, owned)
+
+
+def _add_piece(e: tuple[Any, ...], h: Any, g: Any, grads: Grads, owned: Ownership) -> None:
+    """Add the gradient of a piece, whatever it is, to h, that of the whole."""
+    _, _, node_id, shape, _, index = e
     if h is None:
         start_gradient(grads, owned, node_id, scatter(g, shape, index))
     elif owned.plain and node_id not in owned and shape and is_simple(index) and _are_captured(g, h):  # as above

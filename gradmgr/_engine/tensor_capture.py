@@ -321,8 +321,8 @@ class TensorCapture(Capture):
         "sources",
     )
 
-    def __init__(self, *, may_decide: bool = True) -> None:
-        super().__init__(may_decide=may_decide)
+    def __init__(self, *, may_decide: bool = True, fuses: bool = False) -> None:
+        super().__init__(may_decide=may_decide, fuses=fuses)
         self.reads: list[Call] = []
         self.sources: list[int | weakref.ref[Any]] = []
         self.cleanups: list[Callable[[BaseException], None]] = []

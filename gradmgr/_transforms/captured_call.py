@@ -39,11 +39,13 @@ class CapturedCall:
         tensors: weak references to the Tensors among the arguments, by number.
         named: likewise the arrays among them for which a name stands, too.
         known: likewise Tensors and arrays among them for which a name stands, where code asks whether it is the same.
-        may_decide: whether kernels were allowed to add guards: see Capture.
+        may_decide: whether kernels were allowed to add guards: see Capture, for `fuses`, too.
     """
 
-    def __init__(self, function: Callable[..., Any], signature: Signature, *, may_decide: bool = True) -> None:
-        self.capture = TensorCapture(may_decide=may_decide)
+    def __init__(
+        self, function: Callable[..., Any], signature: Signature, *, may_decide: bool = True, fuses: bool = False
+    ) -> None:
+        self.capture = TensorCapture(may_decide=may_decide, fuses=fuses)
         self.may_decide = may_decide
         self.result: Any = None
         self.slots: list[Any] = []

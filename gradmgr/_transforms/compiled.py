@@ -20,7 +20,7 @@ from gradmgr import errors
 from gradmgr._arrays.atomic import is_treatment_usual
 from gradmgr._arrays.captured import GuardError, capturing
 from gradmgr._arrays.libraries import float_errors_raise
-from gradmgr._arrays.replay import Options, require_machine
+from gradmgr._arrays.replay import Options, may_fuse, require_machine
 from gradmgr._engine.cleanup import without_collections
 from gradmgr._engine.context import current
 from gradmgr._engine.display import Text
@@ -147,7 +147,8 @@ class Compiled:
     # ------------------------------------------------------------ capturing
 
     def _capture(self, variants: _Variants, signature: Signature) -> Any:
-        made = CapturedCall(self.function, signature, may_decide=variants.may_decide)
+        fuses = may_fuse(self._options)
+        made = CapturedCall(self.function, signature, may_decide=variants.may_decide, fuses=fuses)
         if made.is_captured:
             with self._lock:
                 without_collections(self._compare, variants, made)

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 
 from gradmgr import errors
-from gradmgr._arrays import libraries
 from gradmgr._engine.containers import leaves_of, rebuilt
 from gradmgr._engine.context import current, recorders
 from gradmgr._engine.recorder import snapshot
@@ -32,16 +31,23 @@ class ContainerGradient:
         self, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any], argnums: list[int], has_aux: bool
     ) -> None:
         self._func = func
-        self._name = f"the gradient of {getattr(func, '__name__', 'func')}"
         self._args = args
         self._kwargs = kwargs
         self._has_aux = has_aux
         self._positions = [self._position(k) for k in argnums]
-        if len(set(self._positions)) < len(self._positions):
+        if len(argnums) > 1 and len(set(self._positions)) < len(argnums):
             raise ValueError(f"{self._name}: argnums {argnums} names an argument twice")
-        self._leaves = [leaf for k in self._positions for leaf in self._leaves_of(k)]
-        self._xs = [leaf_as_tensor(leaf) for leaf in self._leaves if is_differentiable_leaf(leaf)]
-        self._plain = not any(isinstance(leaf, Tensor) for leaf in self._leaves if is_differentiable_leaf(leaf))
+        self._leaves: list[Any] = []  # of the chosen arguments
+        self._varied: list[bool] = []  # whether each is differentiated
+        for k in self._positions:
+            self._add_leaves_of(k)
+        varied = [leaf for leaf, is_varied in zip(self._leaves, self._varied, strict=True) if is_varied]
+        self._xs = [leaf_as_tensor(leaf) for leaf in varied]
+        self._plain = not any(isinstance(leaf, Tensor) for leaf in varied)
+
+    @property
+    def _name(self) -> str:
+        return f"the gradient of {getattr(self._func, '__name__', 'func')}"
 
     def _position(self, k: int) -> int:
         count = len(self._args)
@@ -52,19 +58,21 @@ class ContainerGradient:
             )
         return int(k) % count
 
-    def _leaves_of(self, k: int) -> list[Any]:
+    def _add_leaves_of(self, k: int) -> None:
         leaves = leaves_of(self._args[k])
-        for leaf in leaves:
-            dtype = getattr(leaf, "dtype", None)
-            if isinstance(dtype, np.dtype) and dtype.kind in "fc" and not libraries.is_differentiable(dtype):
+        varied = [is_differentiable_leaf(leaf) for leaf in leaves]
+        for leaf, is_varied in zip(leaves, varied, strict=True):
+            dtype = None if is_varied else getattr(leaf, "dtype", None)
+            if isinstance(dtype, np.dtype) and dtype.kind in "fc":
                 raise errors.DtypeError(f"{self._name}: argument {k} holds {dtype}, which cannot be differentiated")
-        if not any(map(is_differentiable_leaf, leaves)):
+        if True not in varied:
             found = sorted({str(getattr(leaf, "dtype", type(leaf).__name__)) for leaf in leaves})
             raise errors.DtypeError(
                 f"{self._name}: argument {k} holds nothing to differentiate by, only {', '.join(found) or 'nothing'}; "
                 "pass floating numbers, such as 3.0 for 3"
             )
-        return leaves
+        self._leaves += leaves
+        self._varied += varied
 
     def value_and_grad(self, one: bool) -> Any:
         """Return ((value, aux) or value, gradient)."""
@@ -79,14 +87,19 @@ class ContainerGradient:
         value, aux, gradients = back.run(derivatives)
         gradients = [zeros_of(x) if g is None else g for g, x in zip(gradients, self._xs, strict=True)]
         made = iter(new_tensors(gradients))
-        leaves = iter([as_kind_of(next(made), leaf) if is_differentiable_leaf(leaf) else None for leaf in self._leaves])
+        pairs = zip(self._leaves, self._varied, strict=True)
+        leaves = iter([as_kind_of(next(made), leaf) if is_varied else None for leaf, is_varied in pairs])
         trees = [rebuilt(self._args[k], leaves) for k in self._positions]
-        value = value.reshape(())[()] if self._plain and not isinstance(value, Tensor) else as_tensor(value)
+        if not self._plain or isinstance(value, Tensor):
+            value = as_tensor(value)
+        elif not isinstance(value, np.generic):
+            value = value.reshape(())[()]
         return ((value, aux) if self._has_aux else value), (trees[0] if one else tuple(trees))
 
     def _compute(self, handles: list[Tensor]) -> tuple[Tensor, Any]:
         given = iter(handles)
-        leaves = iter([next(given) if is_differentiable_leaf(leaf) else leaf for leaf in self._leaves])
+        pairs = zip(self._leaves, self._varied, strict=True)
+        leaves = iter([next(given) if is_varied else leaf for leaf, is_varied in pairs])
         args = list(self._args)
         for k in self._positions:
             args[k] = rebuilt(args[k], leaves)

@@ -184,11 +184,10 @@ def _exponential_share(x: Any, y: Any, out: Any, exponential: Any) -> Any:
     """
     nothing = raw(out) == -np.inf
     if libraries.may_hold(nothing):
-        out = choose(nothing, 0.0, out)
+        part = exponential(x - choose(nothing, 0.0, out))
+        return part / choose(nothing, 1.0, part + exponential(y - choose(nothing, 0.0, out)))
     part = exponential(x - out)
-    whole = part + exponential(y - out)
-    nothing = raw(whole) == 0
-    return part / (choose(nothing, 1.0, whole) if libraries.may_hold(nothing) else whole)
+    return part / (part + exponential(y - out))
 
 
 def _share_times(g: Any, x: Any, y: Any, out: Any) -> Any:

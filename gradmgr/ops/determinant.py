@@ -41,12 +41,19 @@ def _det_kernel(a: Any, factor: lapack.LU | None) -> Any:
     return signs * diagonals.prod(axis=-1)
 
 
+def _adjoint_of_inverse(a: Any, factor: lapack.LU | None) -> Any:
+    """Return A^-H of matrices that are not singular."""
+    if factor is not None and a.ndim == 2 and libraries.is_numpy(a):
+        return lapack.adjoint_of_inverse(factor)
+    return solve_by_factors(a, eye_like(a), factor, True, False)
+
+
 def _inverse_adjoint(a: Any, regular: bool, factor: lapack.LU | None, limit: float) -> Any:
     """Return A^-H, or None where a matrix of the stack has a condition number above eps^-limit."""
     if not regular:
         return None
     try:
-        x = solve_by_factors(a, eye_like(a), factor, True, False)
+        x = _adjoint_of_inverse(a, factor)
     except LinAlgError:
         return None
     with np.errstate(all="ignore"):
@@ -207,7 +214,7 @@ def _log_slope(a: Any, sign: Any, factor: lapack.LU | None) -> Any:
     """Return the gradient of log |det A|: A^-H, or for a singular matrix cofactors over 0."""
     singular = raw(sign) == 0
     if not singular.any():
-        return solve_by_factors(a, eye_like(a), factor, True, False)
+        return _adjoint_of_inverse(a, factor)
     singular = singular[..., None, None]
     regular = solve_by_factors(choose(singular, eye_like(a), a), eye_like(a), None, True, False)
     over_0 = divide(conj_t(_adjugate(a)), choose(singular, 0.0, 1.0))

@@ -358,8 +358,8 @@ def cross(a: Any, b: Any, axisa: int = -1, axisb: int = -1, axisc: int = -1, axi
     a, b = lift_like(a, b), lift_like(b, a)
     if a.ndim < 1 or b.ndim < 1:
         raise ValueError("cross: At least one array has zero dimension")
-    x = moveaxis(a, normalize_axis_index(axisa, a.ndim, "axisa"), -1)
-    y = moveaxis(b, normalize_axis_index(axisb, b.ndim, "axisb"), -1)
+    x = _moved(a, normalize_axis_index(axisa, a.ndim, "axisa"), a.ndim - 1)
+    y = _moved(b, normalize_axis_index(axisb, b.ndim, "axisb"), b.ndim - 1)
     lengths = x.shape[-1], y.shape[-1]
     if lengths != (3, 3):
         with named_errors("cross"):
@@ -369,7 +369,12 @@ def cross(a: Any, b: Any, axisa: int = -1, axisb: int = -1, axisc: int = -1, axi
         x, y = _as_3d(x), _as_3d(y)
     with named_errors("cross"):
         ndim = len(np.broadcast_shapes(x.shape, y.shape))
-    return moveaxis(_cross_of_3d(x, y), -1, normalize_axis_index(axisc, ndim, "axisc"))
+    return _moved(_cross_of_3d(x, y), ndim - 1, normalize_axis_index(axisc, ndim, "axisc"))
+
+
+def _moved(x: Any, axis: int, to: int) -> Any:
+    """Move one axis; where it is there already, return x itself."""
+    return x if axis == to else moveaxis(x, axis, to)
 
 
 def _as_3d(x: Any) -> Any:

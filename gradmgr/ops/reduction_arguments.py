@@ -77,6 +77,8 @@ def broadcast_back(g: Any, shape: tuple[int, ...], axes: Axes) -> Any:
     """Broadcast a reduced array to the shape before the reduction."""
     if (g.__class__ is np.ndarray or libraries.is_numpy(g)) and math.prod(shape) <= FEW:
         # A view of strides 0 takes 2 us to make, and NumPy's loops longer to read.
+        if len(axes) == 1 < len(shape) and g.__class__ is np.ndarray:  # .4 to .8 of the time of a broadcast
+            return g.reshape(kept_shape(shape, axes)).repeat(shape[axes[0]], axes[0])
         full = np.empty(shape, g.dtype) if g.__class__ is np.ndarray else libraries.namespace(g).empty(shape, g.dtype)
         full[...] = g if len(axes) == len(shape) else g.reshape(kept_shape(shape, axes))
         return full

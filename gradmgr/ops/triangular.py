@@ -235,13 +235,16 @@ def _half_triangle(m: Any) -> Any:
 
 
 def _cholesky_kernel(a: Any, upper: bool) -> Any:
-    return conj_t(np.linalg.cholesky(conj_t(a))) if upper else np.linalg.cholesky(a)  # CuPy's has no `upper`
+    return conj_t(lapack.cholesky(conj_t(a))) if upper else lapack.cholesky(a)  # CuPy's has no `upper`
 
 
 def _cholesky_vjp(g: Any, out: Any, upper: bool) -> Any:
     g, out = (conj_t(g), conj_t(out)) if upper else (g, out)
-    if out.ndim > 2 and 0 < out.shape[-1] < lapack.LARGE and libraries.is_numpy(out) and libraries.is_numpy(g):
-        return _cholesky_vjp_of_stack(g, out)
+    if libraries.is_numpy(out) and libraries.is_numpy(g):
+        if out.ndim > 2 and 0 < out.shape[-1] < lapack.LARGE:
+            return _cholesky_vjp_of_stack(g, out)
+        if out.ndim == 2 and len(out) > _BLOCK:
+            return _cholesky_vjp_by_halves(g, out)
     y = _triangular(out, _half_triangle(conj_t(out) @ g), True, False, True)
     return hermitian_part(conj_t(_triangular(out, conj_t(y), True, False, True)))
 
@@ -261,6 +264,39 @@ def _cholesky_vjp_of_stack(g: Any, out: Any) -> Any:
     inner *= np.tri(n, dtype=inner.real.dtype) - 0.5 * np.eye(n, dtype=inner.real.dtype)
     made = np.ascontiguousarray(conj_t(inverses)) @ inner @ inverses
     return hermitian_part(made)
+
+
+# Of up to so many rows the derivative of a factorisation is computed by solutions with all columns.
+_BLOCK = 96
+
+
+@libraries.captured_as_one()
+def _cholesky_vjp_by_halves(g: Any, out: Any) -> Any:
+    """Return the same by halves of rows and columns: 5/6 n^3 operations, not 3 n^3; for 300 rows .3 of the time."""
+    made = np.empty(out.shape, out.dtype)
+    _store_twice_cholesky_vjp(g, out, made)
+    made *= 0.5
+    return made
+
+
+def _store_twice_cholesky_vjp(g: Any, out: Any, made: Any) -> None:
+    """Write twice the cotangent of A = L L^H, given that of L, of which the lower triangle is read.
+
+    With the halves A = [A1, .; B, A2] and L = [L1, 0; C, L2], C = B L1^-H, and L2 is the factor of A2 - C C^H.
+    """
+    half = len(out) // 2
+    if len(out) <= _BLOCK:
+        y = _triangular_kernel(out, _half_triangle(conj_t(out) @ g), True, False, True)
+        z = _triangular_kernel(out, conj_t(y), True, False, True)
+        np.add(z, conj_t(z), out=made)
+        return
+    first, c = np.ascontiguousarray(out[:half, :half]), out[half:, :half]
+    last = made[half:, half:]
+    _store_twice_cholesky_vjp(g[half:, half:], np.ascontiguousarray(out[half:, half:]), last)
+    of_b = _triangular_kernel(first, conj_t(g[half:, :half] - last @ c), True, False, True)
+    _store_twice_cholesky_vjp(g[:half, :half] - of_b @ c, first, made[:half, :half])
+    made[:half, half:] = of_b
+    made[half:, :half] = conj_t(of_b)
 
 
 def _cholesky_jvp(t: Any, out: Any, upper: bool) -> Any:

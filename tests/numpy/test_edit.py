@@ -458,7 +458,7 @@ def test_cross_of_plane_vectors_is_numpys() -> None:
         (lambda x: gnp.pad(x, 1), 1),
         (lambda x: gnp.delete(x, [0, 2], axis=1), 1),
         (lambda x: gnp.insert(x, [0, 2], 1.0, axis=1), 2),
-        (lambda x: gnp.cross(x, X), 3),
+        (lambda x: gnp.cross(x, X), 1),
     ],
 )
 def test_few_entries_are_recorded(call: Any, entries: int) -> None:

@@ -108,6 +108,33 @@ def test_the_gradient_of_a_stack_of_cholesky_factors_is_that_of_each(shape, uppe
         np.testing.assert_allclose(found[which], gradient_of(a[which], weights[which]), rtol=1e-10, atol=1e-11)
 
 
+@pytest.mark.parametrize("dtype", [float, complex])
+@pytest.mark.parametrize("upper", [False, True])
+@pytest.mark.parametrize("rows", [97, 201])  # more than are taken at once; an odd number of them, halved twice
+def test_a_large_cholesky_factor_has_the_gradient_of_the_formula(rows, upper, dtype):
+    m, weights = _matrices((rows, rows), dtype), _right((rows, rows), rows, dtype)
+    a = m @ m.conj().T
+    x = tensor(a)
+    gm = GradManager().attach(x)
+    with gm:
+        factor = gnp.linalg.cholesky(x, upper=upper)
+        gm.backward(factor, weights)
+    lower, slope = (factor.numpy(), weights) if not upper else (factor.numpy().conj().T, weights.conj().T)
+    np.testing.assert_allclose(lower, np.linalg.cholesky(a), rtol=1e-12, atol=1e-12)
+    inner = np.tril(lower.conj().T @ slope)
+    inner[np.diag_indices(rows)] /= 2
+    inverse = np.linalg.inv(lower)
+    expected = inverse.conj().T @ inner @ inverse
+    np.testing.assert_allclose(x.grad.numpy(), (expected + expected.conj().T) / 2, rtol=1e-10, atol=1e-11)
+
+
+def test_a_large_matrix_that_is_not_positive_definite_has_no_cholesky_factor():
+    a = np.eye(100)
+    a[-1, -1] = -1
+    with pytest.raises(np.linalg.LinAlgError, match="cholesky: Matrix is not positive definite"):
+        gnp.linalg.cholesky(tensor(a))
+
+
 @pytest.mark.parametrize("count", [2, 70])
 def test_the_gradient_of_ill_conditioned_factors_is_as_accurate_in_a_stack(count):
     """Against the formula in extended precision: the error of both ways grows with the condition number, 1e10."""

@@ -45,6 +45,7 @@ MAY_CHANGE = {
     ("gradmgr._arrays.blocks", "_team"),
     ("gradmgr._arrays.native", "found"),  # the machine, looked for and tested once
     ("gradmgr._arrays.native_kernels", "kernels"),  # likewise
+    ("gradmgr._arrays.large_products", "found"),
     ("gradmgr._arrays.onednn_library", "found"),
     ("gradmgr.manager", "_backwarding"),
     ("gradmgr._engine.turns", "turns"),
@@ -179,7 +180,7 @@ def test_gradmgr_imports_these_modules_when_first_used_and_no_others():
             f"gradmgr._arrays.{name}"
             for name in ("drawing", "generators", "graph_replay", "replay", "replay_text", "replay_times")
         ),
-        *(f"gradmgr._arrays.{name}" for name in ("native_replay", "native_test", "onednn_library")),
+        *(f"gradmgr._arrays.{name}" for name in ("large_products", "native_replay", "native_test", "onednn_library")),
         *(
             f"gradmgr._arrays.{name}"
             for name in (

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from gradmgr import errors
-from gradmgr._arrays import libraries
+from gradmgr._arrays import large_products, libraries
 from gradmgr._engine.custom import custom
 from gradmgr._engine.elementwise import conj_of
 from gradmgr._engine.op import Function
@@ -46,7 +46,7 @@ def _linear_kernel(x: Any, weight: Any, bias: Any) -> Any:
         check_inexact("nn.linear", input=x, weight=weight, bias=bias)  # bfloat16 has another dtype kind
     if weight.dtype != dtype or (bias is not None and bias.dtype != dtype):
         dtype = np.result_type(dtype, weight.dtype, *(() if bias is None else (bias.dtype,)))
-    y = libraries.product(widen_half(rows), widen_half(weight).T)
+    y = large_products.product(widen_half(rows), widen_half(weight).T)
     if bias is not None:
         y = y + bias
     y = y if y.dtype == dtype else y.astype(dtype)
@@ -55,13 +55,15 @@ def _linear_kernel(x: Any, weight: Any, bias: Any) -> Any:
 
 def _product(x: Any, rows: Any, weight: Any) -> Any:
     """Return rows @ weight.T with the leading axes of x, in a new array that owns its memory."""
-    return rows.dot(weight.T) if rows is x else _product_in_shape(x, rows, weight.T)
+    if rows is not x:
+        return _product_in_shape(x, rows, weight.T)
+    return rows.dot(weight.T) if rows.size < large_products.FEW else large_products.multiply(rows, weight.T)
 
 
 def _product_in_shape(x: Any, rows: Any, matrix: Any) -> Any:
     columns = matrix.shape[1]
     made = np.empty((*x.shape[:-1], columns), x.dtype)
-    rows.dot(matrix, made.reshape(rows.shape[0], columns))
+    large_products.multiply(rows, matrix, made.reshape(rows.shape[0], columns))
     return made
 
 
@@ -74,7 +76,7 @@ def _shape_error(x: Shape, weight: Shape, bias: Shape | None) -> errors.ShapeErr
 
 def _x_vjp(g: Any, weight: Any) -> Any:
     if libraries.are_matrices(g, weight):
-        return g.dot(weight)
+        return g.dot(weight) if g.size < large_products.FEW else large_products.multiply(g, weight)
     if g.ndim > 2 and g.__class__ is np.ndarray:
         rows = _as_rows(g)
         if libraries.are_matrices(rows, weight):
@@ -85,7 +87,9 @@ def _x_vjp(g: Any, weight: Any) -> Any:
 def _weight_vjp(g: Any, x: Any) -> Any:
     if g.ndim != 2:
         g, x = _as_rows(g), _as_rows(x)
-    return g.T.dot(x) if libraries.are_matrices(g, x) else libraries.product(widen_half(g).T, widen_half(conj_of(x)))
+    if libraries.are_matrices(g, x):
+        return g.T.dot(x) if g.size < large_products.FEW else large_products.multiply(g.T, x)
+    return large_products.product(widen_half(g).T, widen_half(conj_of(x)))
 
 
 def _bias_vjp(g: Any) -> Any:
