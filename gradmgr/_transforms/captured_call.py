@@ -119,7 +119,7 @@ class CapturedCall:
         try:
             self.capture.check_obstacles()
         except CaptureError as error:
-            return f"{error}; return it instead, or compute with the Tensor"
+            return str(error) if ";" in str(error) else f"{error}; return it instead, or compute with the Tensor"
         return None
 
     def changes_state(self) -> bool:

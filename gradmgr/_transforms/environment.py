@@ -121,7 +121,9 @@ class Environment:
         self._add_cached()
         changed = self._changed(name for name in self._names if not name.may_change)
         if changed is not None:
-            self.change = f"the function changes {changed}, which it reads"
+            is_rate = changed.endswith(("._last_lr", ".param_groups"))
+            advice = "read learning rates outside of it, after the call" if is_rate else "do that outside of it"
+            self.change = f"the function changes {changed}, which it reads; {advice}"
         for a, checksum in self._arrays:
             if zlib.crc32(np.ascontiguousarray(a).tobytes()) != checksum:
                 self.obstacle = "the function writes to an array that it is not given as an argument; make it a Tensor"

@@ -8,6 +8,7 @@ compared.
 
 from __future__ import annotations
 
+import enum
 import functools
 import io
 import logging
@@ -95,6 +96,8 @@ _REFLECTION = frozenset((_WHOLE | BY_TEXTS) - {"delattr", "replace", "setattr"})
 # Attributes of functions and classes that do not stand in their dicts.
 _OF_FUNCTIONS = frozenset(("__annotations__", "__doc__", "__module__", "__name__", "__qualname__"))
 _OF_CLASSES = frozenset(("__name__", "__qualname__"))
+_OF_ENUMS = "_member_map_", "_member_names_", "_value2member_map_"
+_OF_MEMBERS = "_name_", "_value_"
 _COPYING = frozenset(("copy", "deepcopy"))
 # Names by which code compares objects, or has functions written in C do so.
 _COMPARING = frozenset(
@@ -602,12 +605,28 @@ class Search:
                 self.names.setdefault((id(cls), None), class_as_it_is(cls))
                 for name in _OF_CLASSES & self._words:
                     self._note_of_itself(cls, name, f"{cls.__name__}.{name}")
+                if issubclass(cls, enum.Enum):
+                    self._visit_enum(cls)
             members = list(vars(cls).items())
             is_made = is_made or any(isinstance(found, classmethod) and name in self._words for name, found in members)
             for name, found in members:
                 is_computing = computes(name, found, is_made=is_made) and not self._is_idle(cls, name, found)
                 if name in self._words or self._may_call(name, cls) or is_computing:
                     self._visit_member(cls, name, found)
+
+    def _visit_enum(self, kind: type[enum.Enum]) -> None:
+        """Visit what the library's code reads of an Enum: its members, how they are found, and what they hold."""
+        for name in _OF_ENUMS:
+            self._add(
+                (id(kind), name), f"the members of {kind.__name__}", functools.partial(_class_attribute, kind, name)
+            )
+        self._visit(vars(kind).get("_missing_"), "_missing_")
+        for member in kind.__members__.values():
+            for name in _OF_MEMBERS:
+                key, owner = (id(member), name), reference_to(member)
+                self._add(
+                    key, f"{member}.{name}", functools.partial(_attribute, owner, name), None, Attribute(owner, name)
+                )
 
     def _may_call(self, method: str, kind: type) -> bool:
         """Tell whether code may call a method of a class without naming it: to make a text or a copy, or by a text."""
