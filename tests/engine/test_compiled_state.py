@@ -829,16 +829,16 @@ def enums() -> dict[str, tuple[Callable[[Any], Any], Callable[[], None]]]:
     class Mode(enum.Enum):
         A = 2.0
         B = 3.0
-        C = [4.0]
+        C = [4.0]  # noqa: RUF012  # what is tested
 
         @classmethod
         def _missing_(cls, value: object) -> Any:
-            return FOUND[0]
+            return found[0]
 
-    FOUND, other = [Mode.A], Mode["B"]
+    found, other = [Mode.A], Mode["B"]
 
     def swap() -> None:
-        FOUND[0] = Mode.B if FOUND[0] is Mode.A else Mode.A
+        found[0] = Mode.B if found[0] is Mode.A else Mode.A
 
     def shorten() -> None:
         Mode._member_names_[:] = ["A"] if len(Mode) == 3 else ["A", "B", "C"]
@@ -846,7 +846,7 @@ def enums() -> dict[str, tuple[Callable[[Any], Any], Callable[[], None]]]:
     return {
         "its value": (lambda x: x * other.value, changing_member(Mode.B, "_value_", [3.0, 5.0])),
         "its name": (lambda x: x * len(Mode.A.name), changing_member(Mode.A, "_name_", ["A", "AB"])),
-        "a member that a list holds": (lambda x: x * FOUND[0].value, swap),
+        "a member that a list holds": (lambda x: x * found[0].value, swap),
         "what its value holds": (
             lambda x: x * Mode.C.value[0],
             lambda: Mode.C.value.__setitem__(0, Mode.C.value[0] + 1),
