@@ -45,7 +45,10 @@ Place = tuple[CodeType, int]
 _ROOT = str(Path(__file__).resolve().parents[1])
 _CONVERSIONS = f"{_ROOT}/_engine/tensor.py"  # where a program asks for a number
 
-_VALUES_TAKEN = "a function that is not NumPy's, or numpy.asarray(), takes the values of an array"
+_VALUES_TAKEN = (
+    "a function that is not NumPy's, or numpy.asarray(), takes the values of an array; return it instead, compute with "
+    "the Tensor, or write gradmgr.numpy.asarray(),"
+)
 
 # Classes of arguments that are no arrays and hold none.
 _PLAIN = frozenset((int, float, complex, bool, str, type(None), type, type(Ellipsis), np.dtype))

@@ -29,7 +29,9 @@ def _drawing(name: str) -> Callable[..., Any]:
             return method(*args, **keywords)
         made = capture.call_foreign(method, *args, **keywords)
         if not isinstance(made, CapturedArray):
-            capture.add_obstacle(f"{name}() of a Generator gives a number, or changes an array; draw an array instead,")
+            capture.add_obstacle(
+                f"{name}() of a Generator gives a number, or changes an array; draw an array, as with size=1,"
+            )
         return made
 
     draw.__name__ = name

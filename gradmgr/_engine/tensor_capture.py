@@ -16,7 +16,7 @@ from __future__ import annotations
 import functools
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType, MethodType
 from typing import Any, NamedTuple, TypeVar
@@ -197,15 +197,12 @@ class _Update(_Method):
 _READS = (array_of, grad_of, has_grad)
 
 
-def _increase(owner: Callable[[], Any], name: str, increase: int) -> None:
-    """Add to an attribute of an object."""
-    held = vars(owner())
-    held[name] += increase
-
-
-def _is_of_optimiser(call: Call) -> bool:
-    """Tell whether a call is that of an optimiser's method."""
-    return isinstance(call.function, _Method) and call.function.is_of("gradmgr.optim")
+def _runs_no_code_of_the_program(call: Call) -> bool:
+    """Tell whether a call that is made as a whole is one of gradmgr.optim that is given no function."""
+    function = call.function
+    module = getattr(function, "__module__", None) or ""
+    is_ours = function.is_of("gradmgr.optim") if isinstance(function, _Method) else module.startswith("gradmgr.optim")
+    return is_ours and not any(map(callable, leaves_in((call.args, call.keywords))))
 
 
 class ObjectStandIn:
@@ -243,15 +240,24 @@ class Residuals:
 
 
 class Condition:
-    """What a function has seen of an object's state, which a replay must find the same."""
+    """What a function has seen of an object's state, which a replay must find the same.
+
+    Args:
+        owner: the object.
+        read: returns its state; where there are `unread` names, it takes them as `without`.
+        what: the state, for the user.
+        unread: the names of attributes that the function does not read.
+    """
 
     __slots__ = ("_expected", "_identities", "_look", "_owner", "_read", "what")
 
-    def __init__(self, owner: Any, read: Callable[[Any], Any], what: str) -> None:
+    def __init__(self, owner: Any, read: Callable[..., Any], what: str, unread: Collection[str] = ()) -> None:
         self._owner = weakref.ref(owner)
+        self._look = getattr(read, "look", None)  # a cheaper test: what is the same for it is so for `read`
+        if unread:
+            read, self._look = partial(read, without=unread), self._look and partial(self._look, without=unread)
         self._read = read
         self._expected = read(owner)
-        self._look = getattr(read, "look", None)  # a cheaper test: what is the same for it is so for `read`
         self._identities = None if self._look is None else self._look(owner)
         self.what = what
 
@@ -304,10 +310,12 @@ class TensorCapture(Capture):
         conditions: by the identity of an object, what the function has seen of it that is no Tensor.
         cleanups: what to call with the error where a replay fails amid its effects.
         changes_state: whether the function changes what a condition has seen.
+        unread: the names of attributes that the function does not read, by the identity of their object.
     """
 
     __slots__ = (
         "__weakref__",
+        "_accumulating",
         "_forget",
         "_found",
         "_has_late",
@@ -319,6 +327,7 @@ class TensorCapture(Capture):
         "conditions",
         "reads",
         "sources",
+        "unread",
     )
 
     def __init__(self, *, may_decide: bool = True, fuses: bool = False) -> None:
@@ -328,6 +337,8 @@ class TensorCapture(Capture):
         self.cleanups: list[Callable[[BaseException], None]] = []
         self.conditions: dict[int, Condition] = {}
         self.changes_state = False
+        self.unread: Mapping[int, Collection[str]] = {}
+        self._accumulating: set[Any] = set()  # functions by which something grows
         self._forget = partial(_forget, weakref.ref(self))
         self._known: dict[int, _Known] = {}  # by the identity of a tensor
         self._replayed: list[_Known] = []  # those that have a slot
@@ -422,7 +433,7 @@ class TensorCapture(Capture):
     def see(self, owner: Any, read: Callable[[Any], Any], what: str) -> None:
         """Note that the function depends on `read(owner)`; what is noted first of an object counts."""
         if id(owner) not in self.conditions:
-            self.conditions[id(owner)] = Condition(owner, read, what)
+            self.conditions[id(owner)] = Condition(owner, read, what, self.unread.get(id(owner), ()))
 
     # ------------------------------------------------------------ which tensors there are
 
@@ -650,13 +661,21 @@ class TensorCapture(Capture):
         self._append_effect(function, given, results, given_by_name)
         return made
 
-    def add_increase(self, owner: Callable[[], Any], name: str, increase: int) -> None:
-        """Append that an attribute of an object grows, which the function only adds to, and has added to now."""
-        if all(call.function is _increase or _is_of_optimiser(call) for call in self.whole_calls()):
-            self._write_all()
-            self._append_effect(_increase, (owner, name, increase))
-        else:  # which may read it in between
-            self.add_obstacle(f"{name} grows, which a function may read that is called each time,")
+    def runs_no_code_of_the_program(self) -> bool:
+        """Tell whether no code of the program runs in each replay, such as a hook or a callback."""
+        calls = (call for call in self.whole_calls() if call.function not in self._accumulating)
+        return all(map(_runs_no_code_of_the_program, calls))
+
+    def add_accumulation(self, function: Callable[..., None], args: tuple[Any, ...]) -> None:
+        """Append a call by which something grows that the function does not read; see `accumulation`.
+
+        Args:
+            function: what to call.
+            args: its arguments; slots among them are filled.
+        """
+        self._accumulating.add(function)
+        self._write_all()
+        self._append_effect(function, args)
 
     def call_update(
         self,

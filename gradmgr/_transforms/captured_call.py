@@ -62,6 +62,7 @@ class CapturedCall:
         else:  # nothing is to be made of it
             self._not_captured = True
         if self._not_captured:
+            self.environment.undo()
             self.result = function(*args, **keywords)
         elif self.is_captured:
             self.generators = generators_in(self.capture.calls)
@@ -106,8 +107,7 @@ class CapturedCall:
             self.capture.obstacles.append("the function changes a list or a dict that it is given")
         if current() is not state:
             self.capture.obstacles.append("a recording that begins in the function goes on after it")
-        for place, increase in self.environment.counted():
-            self.capture.add_increase(place.owner, place.name, increase)
+        self.environment.accumulate(self.capture)
         found = [self.capture.result_of(leaf) for leaf in leaves_of(tree)]
         self.result = rebuilt(tree, iter([value for value, _ in found]))
         self.slots = [slot for _, slot in found]
@@ -121,7 +121,7 @@ class CapturedCall:
         try:
             self.capture.check_obstacles()
         except CaptureError as error:
-            return f"{error}; return it instead, or compute with the Tensor"
+            return str(error) if ";" in str(error) else f"{error}; return it instead, or compute with the Tensor"
         return None
 
     def changes_state(self) -> bool:

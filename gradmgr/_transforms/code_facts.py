@@ -5,8 +5,9 @@ from __future__ import annotations
 import functools
 import itertools
 import types
-from collections import Counter
 from typing import Any, NamedTuple
+
+from gradmgr._transforms.accumulation_facts import Uses, accumulated_in, merged
 
 
 class CodeFacts(NamedTuple):
@@ -24,7 +25,9 @@ class CodeFacts(NamedTuple):
         identities: with what it compares the identity of values, by `is`: names, dotted ones too; None for all else. A
             comparison with a constant, such as None, does not count.
         questions: what it asks of arrays.
-        counted: the attributes that it only adds to, as by `self.count += 1`.
+        variables: the names of variables of the functions around it.
+        accumulated: by name, how it uses attributes, globals and such variables that it does not read: see
+            `accumulation_facts`.
     """
 
     code: types.CodeType
@@ -34,21 +37,25 @@ class CodeFacts(NamedTuple):
     makes_names: bool
     identities: set[str | None]
     questions: Questions
-    counted: set[str]
+    variables: set[str]
+    accumulated: dict[str, Uses]
 
 
 def facts_of(code: types.CodeType) -> CodeFacts:
     """Return what code shows."""
     steps = _steps_of(code)
+    unnamed = _unnamed_in(code, steps)
+    accumulated = accumulated_in(code, steps)
     found = CodeFacts(
         code,
         _names_in(steps),
-        set(code.co_names) | _unnamed_in(code, steps),
+        set(code.co_names) | unnamed,
         _texts_in(code),
         any(_reads_by_variable(steps, k) for k in range(len(steps))),
         {_loaded(steps[:k]) for k, step in enumerate(steps) if step.opname == "IS_OP"} - {""},
         _questions_in(code, steps),
-        _counted_in(steps),
+        {*code.co_cellvars, *code.co_freevars},
+        {name: uses for name, uses in accumulated.items() if name not in unnamed},
     )
     inner = [facts_of(part) for part in code.co_consts if isinstance(part, types.CodeType)]
     return functools.reduce(_merged, inner, found)
@@ -68,7 +75,8 @@ def _merged(one: CodeFacts, other: CodeFacts) -> CodeFacts:
         one.makes_names or other.makes_names,
         one.identities | other.identities,
         Questions(*[a or b for a, b in zip(one.questions, other.questions, strict=True)]),
-        (one.counted - other.words) | (other.counted - one.words),
+        one.variables | other.variables,
+        merged(one.accumulated, other.accumulated, one.words | one.variables, other.words | other.variables),
     )
 
 
@@ -154,17 +162,6 @@ def _texts_in(code: types.CodeType) -> set[str]:
     return {name for text in found for name in text.split(".") if name.isidentifier()}
 
 
-def _counted_in(steps: list[Any]) -> set[str]:
-    """Return the attributes that code adds to or takes from in place, and neither reads nor sets by other means."""
-    uses: Counter[str] = Counter(step.argval for step in steps if isinstance(step.argval, str))
-    adds: Counter[str] = Counter()
-    for add, swap, store in zip(steps, steps[1:], steps[2:], strict=False):
-        is_sum = add.opname == "BINARY_OP" and add.argrepr in ("+=", "-=")
-        if is_sum and swap.opname == "SWAP" and store.opname == "STORE_ATTR":
-            adds[store.argval] += 1
-    return {name for name, count in adds.items() if uses[name] == 2 * count}
-
-
 # Functions that read attributes by the texts that they are given.
 BY_TEXTS = frozenset(("attrgetter", "delattr", "getattr", "hasattr", "methodcaller", "setattr"))
 
@@ -218,7 +215,7 @@ _TELLING = frozenset(
 
 
 def _questions_in(code: types.CodeType, steps: list[Any]) -> Questions:
-    asks = _names_telling(code) or _may_suppress(code, steps)
+    asks = _names_telling(code, steps) or _may_suppress(code, steps)
     matches = catches = False
     for k, (before, step) in enumerate(itertools.pairwise(steps)):
         is_type = before.argval == "type" and before.opname.startswith(("LOAD_GLOBAL", "LOAD_NAME"))
@@ -281,9 +278,14 @@ def _is_called(steps: list[Any], k: int) -> bool:
     return earlier or [step.opname for step in steps[k + 2 : k + 4]] == ["CALL", "PUSH_NULL"]
 
 
-def _names_telling(code: types.CodeType) -> bool:
-    """Tell whether code asks, by name, whether something has an attribute that only stand-ins have, or only arrays."""
-    if not {"hasattr", "getattr"}.intersection(code.co_names):
+def _names_telling(code: types.CodeType, steps: list[Any]) -> bool:
+    """Tell whether code reads, by a text, an attribute that only stand-ins have, or only arrays.
+
+    What the global hasattr() tells of what stands for an array is what it tells of the array: see `StandIns`.
+    """
+    if any(step.argval == "hasattr" and step.opname.startswith(("LOAD_ATTR", "LOAD_METHOD")) for step in steps):
+        return True
+    if "getattr" not in code.co_names:
         return "__array_priority__" in code.co_names
     return any(isinstance(part, str) and part in _TELLING for part in code.co_consts)
 

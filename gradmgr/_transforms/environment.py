@@ -12,19 +12,20 @@ import functools
 import types
 import weakref
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from gradmgr._engine.cleanup import complete
 from gradmgr._engine.tensor_capture import TensorCapture
+from gradmgr._transforms.accumulation import Accumulation
 from gradmgr._transforms.code_facts import line_of
 from gradmgr._transforms.compared import ComparedName, is_comparable, is_unchanging
 from gradmgr._transforms.name_search import CHANGES_UNSEEN, Search
-from gradmgr._transforms.name_tests import Attribute, write_test
+from gradmgr._transforms.name_tests import write_test
 from gradmgr._transforms.settings import Setting
-from gradmgr._transforms.sources import is_large_array
+from gradmgr._transforms.sources import BY_TEXT, BY_VALUE, held_by, is_large_array
 from gradmgr._transforms.stand_ins import CachedCall, StandIns, large_arrays_in, release
 
 _MOST_CACHED = 100  # calls of functions with `lru_cache` that are compared
@@ -39,8 +40,8 @@ class Environment:
     """
 
     __slots__ = (
-        *("_arguments", "_arrays", "_asking", "_asks_class", "_cached", "_counters", "_given", "_identities", "_names"),
-        *("_states", "change", "obstacle"),
+        *("_accumulation", "_arguments", "_arrays", "_asking", "_asks_class", "_cached", "_given", "_identities"),
+        *("_names", "_plain", "_states", "change", "obstacle"),
     )
 
     def __init__(self, function: Any, arguments: Sequence[Any] = (), containers: Sequence[Any] = ()) -> None:
@@ -49,13 +50,16 @@ class Environment:
         self._identities = frozenset(search.compared) if search.compares_identity() else frozenset()
         self.obstacle = search.obstacle
         self.change: str | None = None
-        self._names: list[ComparedName | Setting] = []
-        self._counters: list[tuple[Attribute, int]] = []
+        self._names: list[ComparedName | Setting | Accumulation] = []
+        self._accumulation: Accumulation | None = None
+        self._plain: list[tuple[Any, Any, Any]] = []  # names of numbers, with what they are, and copies of containers
         try:
-            found = [name.note(search.closeness()) for name in search.names.values()]
-            counters = [name for name in found if search.is_counter(name)]
-            self._names += [name for name in found if name not in counters]
-            self._counters += [(name.place, name.read()) for name in counters]
+            accumulated = search.accumulated()
+            names = search.names.items()
+            self._names += [name.note(search.closeness()) for key, name in names if key not in accumulated]
+            if accumulated:
+                self._accumulation = Accumulation([place for found in accumulated.values() for place in found])
+                self._names.append(self._accumulation)
         except Exception as error:  # of an object of the user
             self.obstacle = f"something that it reads raises {type(error).__name__} where it is compared"
         self._asking = list(search.asking.values())
@@ -85,19 +89,28 @@ class Environment:
         return self._changed(self._names)
 
     @staticmethod
-    def _changed(names: Iterable[ComparedName | Setting]) -> str | None:
+    def _changed(names: Iterable[ComparedName | Setting | Accumulation]) -> str | None:
         return next((name.name for name in names if not name.is_same()), None)
 
-    def counted(self) -> list[tuple[Attribute, int]]:
-        """Return the attributes to which the function only adds that it has changed, and by how much."""
-        found = []
-        for place, before in self._counters:
-            after = vars(place.owner()).get(place.name)
-            if type(after) is not int:
-                self.change = f"the function changes {place.name}, an integer, into something else"
-            elif after != before:
-                found.append((place, after - before))
-        return found
+    def accumulate(self, capture: TensorCapture) -> None:
+        """Append to a capture what the function has added to, appended to and assigned, and does not read."""
+        if self._accumulation is not None:
+            self.change = self._accumulation.append_to(capture)
+
+    def undo(self) -> None:
+        """Put back what the function has changed, as it is to be called again.
+
+        That is what it has added to, appended to and assigned, and numbers and texts, also in lists and dicts of these.
+        """
+        if self._accumulation is not None:
+            self._accumulation.undo()
+        for name, before, held in self._plain:
+            if held is None:
+                if name.read() is not before:
+                    name.write(before)
+            elif before != held:
+                before.clear()
+                (before.update if isinstance(before, dict) else before.extend)(held)
 
     def settle(self, known: Iterable[Any]) -> None:
         """Note as an obstacle what the function has changed since, unseen by a capture, and drop what only this needs.
@@ -108,13 +121,16 @@ class Environment:
         self._add_cached()
         changed = self._changed(name for name in self._names if not name.may_change)
         if changed is not None:
-            self.change = f"the function changes {changed}, which it reads"
+            is_rate = changed.endswith(("._last_lr", ".param_groups"))
+            advice = "read learning rates outside of it, after the call" if is_rate else "do that outside of it"
+            self.change = f"the function changes {changed}, which it reads; {advice}"
         for a, checksum in self._arrays:
             if zlib.crc32(np.ascontiguousarray(a).tobytes()) != checksum:
                 self.obstacle = "the function writes to an array that it is not given as an argument; make it a Tensor"
         for g, state in self._states:
             if not any(g is each for each in known) and _state_of(g) != state:
                 self.obstacle = "the function draws random numbers that are not captured; draw arrays, by name"
+        self._plain = []
         self._arrays.clear()
         self._states.clear()
         self._arguments.clear()
@@ -157,6 +173,8 @@ class Environment:
 
         def restore() -> None:
             stand_ins.restore()
+            if self._accumulation is not None:
+                self._accumulation.end()
             for name in self._names:
                 release(name.read(), name.write)
 
@@ -167,10 +185,23 @@ class Environment:
                 if name.write is not None:
                     stand_ins.replace(name.read, name.write)
             self._check_arrays(stand_ins)
+            self._plain = [(name, found, _copy_of(found)) for name, found in self._numbers()]
+            if self._accumulation is not None:
+                self._accumulation.begin()
+                capture.unread = self._accumulation.attributes()
         except BaseException:
             complete(restore)
             raise
         return restore, stand_ins.named
+
+    def _numbers(self) -> Iterator[tuple[Any, Any]]:
+        """Yield the names of numbers and texts, and of lists and dicts of these alone, with what they stand for."""
+        for name in self._names:
+            if name.write is not None:
+                value = name.read()
+                held = held_by(value) if value.__class__ in (list, dict) else [value]
+                if all(isinstance(part, (*BY_VALUE, *BY_TEXT)) for part in held):
+                    yield name, value
 
     def _check_arrays(self, stand_ins: StandIns) -> None:
         """Note as an obstacle that the function reads a large array for which nothing stands."""
@@ -188,6 +219,11 @@ class Environment:
         if self._asks_class:
             return "whose class it may ask for, which is another one in a capture; make it a Tensor"
         return CHANGES_UNSEEN
+
+
+def _copy_of(value: Any) -> Any:
+    """Return a copy of a list or a dict; None of anything else."""
+    return value.copy() if value.__class__ in (list, dict) else None
 
 
 def _unseen(name: str, code: types.CodeType | None, reason: str) -> str:

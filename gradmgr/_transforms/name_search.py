@@ -8,6 +8,7 @@ compared.
 
 from __future__ import annotations
 
+import enum
 import functools
 import io
 import logging
@@ -23,6 +24,8 @@ import numpy as np
 
 from gradmgr._arrays.gpu import is_on_gpu
 from gradmgr._engine.tensor import Tensor
+from gradmgr._transforms.accumulation import Place, is_settable, places_of
+from gradmgr._transforms.accumulation_facts import united
 from gradmgr._transforms.code_facts import (
     BY_TEXTS,
     EQUALITY,
@@ -85,18 +88,23 @@ _OF_ELEMENTS = frozenset(("isscalar", "True_", "False_", "dir"))
 _ERRORS = frozenset(("TypeError", "AttributeError", "Exception", "BaseException"))
 
 # Names by which code reads attributes that it does not name.
-_REFLECTION = frozenset(
-    (
-        *("__dict__", "asdict", "astuple", "attrgetter", "evolve", "format", "format_map", "getattr", "hasattr"),
-        *("locals", "methodcaller", "vars", PATTERN),
-    )
+_WHOLE = frozenset(
+    ("__dict__", "asdict", "astuple", "evolve", "format", "format_map", "locals", "replace", "vars", PATTERN)
 )
+_TEXTUAL = frozenset((*BY_TEXTS, "__getattribute__"))
+_REFLECTION = frozenset((_WHOLE | BY_TEXTS) - {"delattr", "replace", "setattr"})
 # Attributes of functions and classes that do not stand in their dicts.
 _OF_FUNCTIONS = frozenset(("__annotations__", "__doc__", "__module__", "__name__", "__qualname__"))
 _OF_CLASSES = frozenset(("__name__", "__qualname__"))
+_OF_ENUMS = "_member_map_", "_member_names_", "_value2member_map_"
+_OF_MEMBERS = "_name_", "_value_"
 _COPYING = frozenset(("copy", "deepcopy"))
+# Names by which code compares objects, or has functions written in C do so.
+_COMPARING = frozenset(
+    (EQUALITY, "array_equal", "contains", "count", "countOf", "eq", "groupby", "index", "indexOf", "ne", "remove")
+)
 _OF_COPIES = frozenset(("__copy__", "__deepcopy__", "__getstate__", "__reduce__", "__reduce_ex__", "__setstate__"))
-_ANSWERED = frozenset(("id", "isinstance"))  # built-in functions that a capture answers for: see `StandIns`
+_ANSWERED = frozenset(("hasattr", "id", "isinstance"))  # built-in functions that a capture answers for: see `StandIns`
 _IDENTITY = frozenset(("id", "is_", "is_not"))
 _OF_MEMORY = frozenset(("flags", "setflags", "strides", "writeable"))
 
@@ -113,7 +121,7 @@ class Search:
         self.names: dict[Any, ComparedName | Setting] = {}
         self.arrays: dict[int, Any] = {}
         self.generators: dict[int, np.random.Generator] = {}
-        # The globals of code that calls isinstance() or id(), and which.
+        # The globals of code that calls isinstance(), hasattr() or id(), and which.
         self.asking: dict[tuple[int, str], tuple[dict[str, Any], str]] = {}
         self.obstacle: str | None = None
         self._words: set[str] = set()  # in the code of all functions
@@ -124,6 +132,7 @@ class Search:
         self._compares = False  # whether code compares identities
         self._identity: tuple[types.CodeType, str | None] | None = None  # code of the program that does, and with what
         self._facts_of: dict[int, CodeFacts] = {}  # by the identity of code
+        self._accumulated: set[str] = set()  # names that some code only adds to, appends to or assigns
         self._installed: set[int] = set()  # code of installed libraries
         self._absent: dict[int, tuple[dict[str, Any], set[str]]] = {}  # globals that are read, and are not there
         self._code: types.CodeType | None = None  # that names what is visited
@@ -133,9 +142,9 @@ class Search:
 
     def run(self, values: tuple[Any, ...]) -> None:
         """Search from these values on, until nothing new is named."""
-        found = -1
-        while found != len(self._words) + len(self._texts):
-            found = len(self._words) + len(self._texts)
+        found = None
+        while found != (len(self._words), len(self._texts), len(self._facts_of)):
+            found = len(self._words), len(self._texts), len(self._facts_of)
             self._seen.clear()
             for value in values:
                 self._visit_safely(value, "an argument")
@@ -196,16 +205,32 @@ class Search:
         """Tell whether code may ask whether two values are the same object."""
         return self._compares or not self._words.isdisjoint(_IDENTITY)
 
-    def is_counter(self, name: ComparedName | Setting) -> bool:
-        """Tell whether a name stands for an attribute of an object to which code only adds, and which nothing reads."""
-        place = name.place
-        if not isinstance(place, Attribute) or type(name.read()) is not int or not self._words.isdisjoint(_REFLECTION):
-            return False
-        kind = type(place.owner())
-        named = {name for cls in kind.__mro__ if cls is not object for name in vars(cls)}
-        is_plain = named.isdisjoint(("__setattr__", place.name)) and not self._compares_whole(place.owner())
-        uses = [facts.counted for facts in self._facts_of.values() if place.name in facts.words]
-        return is_plain and bool(uses) and all(place.name in counted for counted in uses)
+    def accumulated(self) -> dict[Any, list[Place]]:
+        """Return, by their keys, the names of what code only adds to, appends to or assigns, with the places."""
+        found: dict[Any, list[Place]] = {}
+        for key, name in self.names.items():
+            places = self._places_of(key, name) if isinstance(name, ComparedName) else []
+            if places:
+                found[key] = places
+        return found
+
+    def _places_of(self, key: Any, name: ComparedName) -> list[Place]:
+        """Return where code accumulates what a name stands for; nothing where code may use it otherwise."""
+        word = _word_of(name)
+        if word not in self._accumulated or self._may_read_unnamed(word):
+            return []
+        if isinstance(name.place, Attribute):
+            owner = name.place.owner()
+            if self._compares_whole(owner) or not is_settable(owner, word):
+                return []
+        facts = [each for each in self._facts_of.values() if word in each.words or word in each.variables]
+        return places_of(key, name, united([each.accumulated.get(word) for each in facts]))
+
+    def _may_read_unnamed(self, name: str) -> bool:
+        """Tell whether code may read an attribute without naming it, or copy its object."""
+        if not self._words.isdisjoint((*_WHOLE, *_COPYING)):
+            return True
+        return not self._words.isdisjoint(_TEXTUAL) and (self._makes_names or name in self._texts)
 
     def closeness(self) -> Closeness:
         """Return what the code that was found compares besides values."""
@@ -335,6 +360,7 @@ class Search:
             self._add((id(value), "()"), name, value)
         elif isinstance(value, (types.BuiltinMethodType, types.MethodWrapperType)):
             self._enter_known(value)
+            self._asks = self._asks or value is hasattr  # by another name, for which nothing stands
             if not isinstance(value.__self__, (types.ModuleType, type)):
                 self._add_of_itself(value, "__self__", name)
         elif isinstance(value, (operator.attrgetter, operator.methodcaller)):
@@ -353,6 +379,9 @@ class Search:
     ) -> None:
         if key not in self.names:
             self.names[key] = ComparedName(name, read, write, place, self._code)
+        found = self.names[key]
+        if isinstance(found, ComparedName) and self._places_of(key, found):
+            return  # what it holds is not read
         value = read()
         if write is not None and has_cache(value):
             self._visit(value.__wrapped__, name)
@@ -389,6 +418,8 @@ class Search:
 
     def _visit_code(self, function: types.FunctionType) -> None:
         code, module = function.__code__, module_of(function)
+        if not has_known_code(module):
+            self._enter_facts(function)  # before the names, as some of them it only adds to
         self._visit_closure(function)
         self._visit(getattr(function, "__wrapped__", None), function.__name__)
         for name in ("__defaults__", "__kwdefaults__"):
@@ -403,10 +434,7 @@ class Search:
             if len(self._installed) > _MOST_INSTALLED:
                 self._refuse("more code than is searched", "")
                 return
-        for name in OF_FILES.intersection(code.co_names):
-            self._refuse(f"it calls {name}(), which reads a file", name)
-        for name in OF_FRAMES.intersection(code.co_names):
-            self._refuse(f"it reads {name}, by which code reads what it does not name", name)
+        self._check_readers(code)
         facts = self._enter_facts(function)
         if is_of_program(module):
             self._note_of_itself(function, "__code__", f"the code of {function.__name__}")
@@ -417,6 +445,13 @@ class Search:
         for name in sorted(facts.names.imported & sys.modules.keys()):
             self._visit(sys.modules[name], name)
         self._visit_attributes_of_function(function)
+
+    def _check_readers(self, code: types.CodeType) -> None:
+        """Refuse code that reads what it does not name."""
+        for name in OF_FILES.intersection(code.co_names):
+            self._refuse(f"it calls {name}(), which reads a file", name)
+        for name in OF_FRAMES.intersection(code.co_names):
+            self._refuse(f"it reads {name}, by which code reads what it does not name", name)
 
     def _visit_attributes_of_function(self, function: types.FunctionType) -> None:
         everything = not self._words.isdisjoint(_REFLECTION)
@@ -435,6 +470,7 @@ class Search:
         facts = self._facts_of.get(id(code))
         if facts is None:
             facts = self._facts_of[id(code)] = facts_of(code)
+            self._accumulated.update(facts.accumulated)
         self._words |= facts.words - {"isinstance"}  # which answers for what stands for an array, see `StandIns`
         self._texts |= facts.texts
         self._makes_names = self._makes_names or facts.makes_names
@@ -569,11 +605,28 @@ class Search:
                 self.names.setdefault((id(cls), None), class_as_it_is(cls))
                 for name in _OF_CLASSES & self._words:
                     self._note_of_itself(cls, name, f"{cls.__name__}.{name}")
+                if issubclass(cls, enum.Enum):
+                    self._visit_enum(cls)
             members = list(vars(cls).items())
             is_made = is_made or any(isinstance(found, classmethod) and name in self._words for name, found in members)
             for name, found in members:
-                if name in self._words or self._may_call(name, cls) or computes(name, found, is_made=is_made):
+                is_computing = computes(name, found, is_made=is_made) and not self._is_idle(cls, name, found)
+                if name in self._words or self._may_call(name, cls) or is_computing:
                     self._visit_member(cls, name, found)
+
+    def _visit_enum(self, kind: type[enum.Enum]) -> None:
+        """Visit what the library's code reads of an Enum: its members, how they are found, and what they hold."""
+        for name in _OF_ENUMS:
+            self._add(
+                (id(kind), name), f"the members of {kind.__name__}", functools.partial(_class_attribute, kind, name)
+            )
+        self._visit(vars(kind).get("_missing_"), "_missing_")
+        for member in kind.__members__.values():
+            for name in _OF_MEMBERS:
+                key, owner = (id(member), name), reference_to(member)
+                self._add(
+                    key, f"{member}.{name}", functools.partial(_attribute, owner, name), None, Attribute(owner, name)
+                )
 
     def _may_call(self, method: str, kind: type) -> bool:
         """Tell whether code may call a method of a class without naming it: to make a text or a copy, or by a text."""
@@ -582,6 +635,11 @@ class Search:
         if method == "__repr__":
             return not self._words.isdisjoint(TEXTS)
         return method in _OF_COPIES and not self._words.isdisjoint(_COPYING)
+
+    def _is_idle(self, kind: type, name: str, method: Any) -> bool:
+        """Tell whether a method is the comparison that a dataclass has made, and no code compares objects."""
+        is_made = name == "__eq__" and "__dataclass_fields__" in vars(kind) and isinstance(method, types.FunctionType)
+        return is_made and method.__code__.co_filename == "<string>" and self._words.isdisjoint(_COMPARING)
 
     def _may_make(self, name: str) -> bool:
         """Tell whether code that reads attributes by texts may make this one of its constants."""
@@ -620,6 +678,17 @@ class Search:
         for name, found in vars(cls).items():
             if name in self._words and name.startswith("get_") and isinstance(found, types.FunctionType):
                 self._words |= facts_of(found.__code__).words
+
+
+def _word_of(name: ComparedName) -> str:
+    """Return the word by which code names what may be accumulated: an attribute, a global or a variable; else ""."""
+    place = name.place
+    if isinstance(place, Attribute):
+        return place.name
+    if isinstance(place, types.CellType):
+        return name.name
+    is_global = place.__class__ is tuple and place[0].__class__ is dict
+    return str(place[1]) if is_global else ""
 
 
 def _parts_of(value: Any) -> tuple[Any, ...]:

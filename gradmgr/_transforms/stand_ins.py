@@ -62,6 +62,11 @@ def _is_instance(value: Any, kinds: Any) -> bool:
     return isinstance(value, kinds)
 
 
+def _has_attribute(value: Any, name: str) -> bool:
+    """Do as hasattr(), with what stands for an array taken for the array."""
+    return hasattr(value.inner if isinstance(value, CapturedArray) else value, name)
+
+
 class CachedCall(NamedTuple):
     """What a function with `lru_cache` was given, and gave."""
 
@@ -151,8 +156,8 @@ class StandIns:
         self._put(read, write, value, made)
 
     def answer_in(self, variables: dict[str, Any], name: str) -> None:
-        """Let code with these globals find the classes of arrays for which others stand, or ask for an identity."""
-        answer = _is_instance if name == "isinstance" else self._id
+        """Let code with these globals ask what it asks of arrays for which others stand, or for an identity."""
+        answer = {"hasattr": _has_attribute, "id": self._id, "isinstance": _is_instance}[name]
         if variables.setdefault(name, answer) is answer:
             self._answering.append((variables, name, answer))
 

@@ -65,7 +65,6 @@ class Kind(enum.IntEnum):
 
 
 SCALES = [2.0]
-LAST: Any = None
 
 
 class Meta(type):
@@ -297,19 +296,6 @@ def test_state_without_a_name_is_no_constant(name: str) -> None:
     assert "variant for x" in compiled.explain()
 
 
-def test_a_global_that_is_only_assigned_is_noticed() -> None:
-    def step(x: Any) -> Any:
-        global LAST
-        LAST = x * 3
-        return x * 2
-
-    compiled = compile(step)
-    with refusal("the function changes LAST"):
-        for x in tensors(count=4):
-            compiled(x)
-            same(LAST, x * 3)
-
-
 def test_an_attribute_that_the_first_call_makes_costs_one_more_capture() -> None:
     held = Plain()
 
@@ -403,7 +389,7 @@ def test_what_never_changes_is_no_reason_to_refuse() -> None:
 
 DATA: Any = np.arange(1000.0)
 NUMBERS, ARRAY = (int, float), np.ndarray
-IS_OF, CLASS_OF = isinstance, type
+HAS, IS_OF, CLASS_OF = hasattr, isinstance, type
 
 
 def _caught(x: Any, data: Any) -> Any:
@@ -486,8 +472,6 @@ QUESTIONS: dict[str, Callable[[Any, Any], Any]] = {
     "isinstance of its module": lambda x, data: x * 2 if builtins.isinstance(data, np.ndarray) else x * 3,
     "a class in a pattern": _matched_by_class,
     "a function by the class": lambda x, data: x * _by_class(data),
-    "whether an element has a length": lambda x, data: x * 2 if hasattr(data[3], "__len__") else x * 3,
-    "an attribute of the stand-in": lambda x, data: x * 2 if hasattr(data, "inner") else x * 3,
     "its attributes": lambda x, data: x * len(dir(data)),
     "its priority": lambda x, data: x * (2 + data.__array_priority__),
     "its size in memory": lambda x, data: x * sys.getsizeof(data),
@@ -497,9 +481,9 @@ QUESTIONS: dict[str, Callable[[Any, Any], Any]] = {
     "an error that a return drops": _returned_from_finally,
     "an error that a class suppresses": _suppressed_by_own_class,
     "an error that is raised again and caught": _raised_again_and_caught,
-    "whether it has an interface": lambda x, data: x * 2 if hasattr(data, "__array_interface__") else x * 3,
-    "whether it has a struct": lambda x, data: x * 2 if hasattr(data, "__array_struct__") else x * 3,
     "the interface": lambda x, data: x * len(data.__array_interface__),
+    "hasattr by another name": lambda x, data: x * 2 if HAS(data, "inner") else x * 3,
+    "hasattr of its module": lambda x, data: x * 2 if builtins.hasattr(data[3], "__len__") else x * 3,
 }
 
 
@@ -558,6 +542,11 @@ ANSWERED: dict[str, Callable[[Any, Any], Any]] = {
     "a protocol": lambda x, data: x * data[3] if isinstance(data, Sized) and not isinstance(data[3], Sized) else x * 3,
     "in an inner function": lambda x, data: sum([x * part[3] for part in (data, 1) if isinstance(part, ARRAY)]),
     "of a number": lambda x, data: x * data[3] * (2 if isinstance(len(data), float) else 3),
+    "whether it has a length": lambda x, data: x * data[3] if hasattr(data, "__len__") else x * 3,
+    "whether an element has a length": lambda x, data: x * 3 if hasattr(data[3], "__len__") else x * data[3],
+    "an attribute of the stand-in": lambda x, data: x * 3 if hasattr(data, "inner") else x * data[3],
+    "whether it has an interface": lambda x, data: x * data[3] if hasattr(data, "__array_interface__") else x * 3,
+    "whether it has a struct": lambda x, data: x * data[3] if hasattr(data[3], "__array_struct__") else x * 3,
     "by a class that computes": lambda x, data: x * 2 if isinstance(data, Positive) else x * 3,
     "after an error that is raised again": _logged,
     "with what is done in any case": _tidied,

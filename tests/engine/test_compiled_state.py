@@ -6,7 +6,9 @@ import argparse
 import array
 import contextlib
 import dataclasses
+import enum
 import functools
+import itertools
 import math
 import sys
 import threading
@@ -813,3 +815,53 @@ def test_a_function_that_asks_whether_it_is_given_an_ndarray_takes_the_way_of_ea
         assert made(np.ones(2)).tolist() == [2, 2]
         assert made(tensor([1.0, 1.0])).tolist() == [3, 3]
     assert "variant for x: Tensor" in made.explain()
+
+
+def changing_member(member: Any, name: str, values: Any) -> Callable[[], None]:
+    """Return a function that gives a member of an Enum another value each time."""
+    left = itertools.cycle(values)
+    return lambda: setattr(member, name, next(left))
+
+
+def enums() -> dict[str, tuple[Callable[[Any], Any], Callable[[], None]]]:
+    """Return steps that ask an Enum, and what changes it."""
+
+    class Mode(enum.Enum):
+        A = 2.0
+        B = 3.0
+        C = [4.0]  # noqa: RUF012  # what is tested
+
+        @classmethod
+        def _missing_(cls, value: object) -> Any:
+            return found[0]
+
+    found, other = [Mode.A], Mode["B"]
+
+    def swap() -> None:
+        found[0] = Mode.B if found[0] is Mode.A else Mode.A
+
+    def shorten() -> None:
+        Mode._member_names_[:] = ["A"] if len(Mode) == 3 else ["A", "B", "C"]
+
+    return {
+        "its value": (lambda x: x * other.value, changing_member(Mode.B, "_value_", [3.0, 5.0])),
+        "its name": (lambda x: x * len(Mode.A.name), changing_member(Mode.A, "_name_", ["A", "AB"])),
+        "a member that a list holds": (lambda x: x * found[0].value, swap),
+        "what its value holds": (
+            lambda x: x * Mode.C.value[0],
+            lambda: Mode.C.value.__setitem__(0, Mode.C.value[0] + 1),
+        ),
+        "a value that is missing": (lambda x: x * Mode(7.0).value, swap),
+        "how many there are": (lambda x: x * len(Mode), shorten),
+    }
+
+
+@pytest.mark.parametrize("name", enums())
+def test_what_an_enum_holds_is_followed(name: str) -> None:
+    step, change = enums()[name]
+    compiled = compile(step)
+    for k, x in enumerate(tensors()):
+        same(compiled(x), step(x))
+        if k >= 3:
+            change()
+    assert "variant for x" in compiled.explain()

@@ -201,6 +201,8 @@ def test_gradmgr_imports_these_modules_when_first_used_and_no_others():
         *(
             f"gradmgr._transforms.{name}"
             for name in (
+                "accumulation",
+                "accumulation_facts",
                 "captured_call",
                 "checkpoint",
                 "code_facts",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
@@ -58,20 +58,23 @@ _BY_VALUE = frozenset((bool, int, float, str))
 _SET_UP = frozenset(("_kinds", "_transient", "_pre_hooks", "_post_hooks", "training"))
 
 
-def _state_of(module: Module) -> list[Any]:
-    """Return what a call of a module depends on: its attributes and hooks."""
+def _state_of(module: Module, without: Collection[str] = ()) -> list[Any]:
+    """Return what a call of a module depends on: its attributes, but for those of some names, and hooks."""
     own = module.__dict__
-    found: list[Any] = [value if value.__class__ in _BY_VALUE else id(value) for value in own.values()]
+    values = [value for name, value in own.items() if name not in without] if without else own.values()
+    found: list[Any] = [value if value.__class__ in _BY_VALUE else id(value) for value in values]
     for hooks in (own.get("_pre_hooks"), own.get("_post_hooks")):
         if hooks is not None:
             found += map(id, hooks)
     return found
 
 
-def _identities(module: Module) -> list[int]:
+def _identities(module: Module, without: Collection[str] = ()) -> list[int]:
     """Return what differs if `_state_of` does: that holds the values of numbers, so no other has the place of one."""
     own = module.__dict__
-    found = list(map(id, own.values()))
+    found = (
+        [id(value) for name, value in own.items() if name not in without] if without else list(map(id, own.values()))
+    )
     pre, post = own.get("_pre_hooks"), own.get("_post_hooks")
     if pre or post:
         found += [id(hook) for hooks in (pre, post) for hook in hooks or ()]
