@@ -118,7 +118,7 @@ def grad(
         batch: tuple[int, ...] = vectors[0].shape[:1]
     else:
         gs = compute_gradients(
-            tape, manager, ys, xs, grad_outputs, retain=retain, create_graph=create_graph, allowed=allowed
+            tape, manager, ys, grad_outputs, xs, retain=retain, create_graph=create_graph, allowed=allowed
         )
         found, batch = own_tensors(gs, xs), ()
     if materialize_grads:
@@ -132,9 +132,9 @@ def grad(
 def compute_gradients(
     tape: Tape,
     manager: GradManager,
-    ys: list[Tensor],
-    xs: list[Tensor],
+    ys: Tensor | list[Tensor],
     grad_outputs: Any,
+    xs: list[Tensor],
     *,
     retain: bool,
     create_graph: bool = False,
@@ -234,7 +234,7 @@ def _batched(
     def one(*given: Any) -> tuple[Tensor, ...]:
         tape, manager = _find_tape(ys, "grad")
         gs = compute_gradients(
-            tape, manager, ys, xs, list(given), retain=True, create_graph=create_graph, allowed=allowed
+            tape, manager, ys, list(given), xs, retain=True, create_graph=create_graph, allowed=allowed
         )
         used[:] = [g is not None for g in gs]
         return tuple([g if isinstance(g, Tensor) else wrap(g) for g in gs if g is not None])

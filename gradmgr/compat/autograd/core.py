@@ -8,7 +8,6 @@ from typing import Any
 from gradmgr.compat.autograd._deprecated import primitive, primitive_jvps, primitive_vjps
 from gradmgr.compat.autograd._primitive import (
     JVPNode,
-    SparseObject,
     VJPNode,
     def_linear,
     defjvp,
@@ -18,6 +17,7 @@ from gradmgr.compat.autograd._primitive import (
     defvjp_argnum,
     defvjp_argnums,
 )
+from gradmgr.compat.autograd._primitive_op import SparseObject
 from gradmgr.compat.autograd._recording import Recording, value_and_tangent
 from gradmgr.compat.autograd._vspace import VSpace, vspace
 from gradmgr.compat.autograd.tracer import Box, getval, isbox

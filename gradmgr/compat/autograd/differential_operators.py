@@ -62,7 +62,7 @@ def _of_real_scalar(name: str, fun: Function, x: Any) -> tuple[Any, Any]:
             f"{name} applies to functions that return one real number; found {type(value).__name__} of shape "
             f"{array.shape} and dtype {array.dtype}: use jacobian, elementwise_grad or holomorphic_grad"
         )
-    return value, recording.vjp(np.ones(array.shape), last=True)
+    return value, recording.gradient()
 
 
 def _array(value: Any) -> Any:

@@ -2,7 +2,6 @@
 
 from gradmgr.compat.autograd._primitive import (
     JVPNode,
-    SparseObject,
     VJPNode,
     def_linear,
     defjvp,
@@ -15,6 +14,7 @@ from gradmgr.compat.autograd._primitive import (
     primitive,
     register_notrace,
 )
+from gradmgr.compat.autograd._primitive_op import SparseObject
 from gradmgr.compat.autograd._vspace import VSpace, vspace
 from gradmgr.compat.autograd.tracer import Box
 

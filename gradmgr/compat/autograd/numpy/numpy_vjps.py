@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import gradmgr.numpy as gnp
-from gradmgr.compat.autograd._primitive import fitted
+from gradmgr.compat.autograd._primitive_op import fitted
 
 __all__ = ["balanced_eq", "match_complex", "replace_zero", "unbroadcast", "unbroadcast_f"]
 
