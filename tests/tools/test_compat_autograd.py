@@ -518,7 +518,7 @@ def test_a_fixed_point_has_the_derivatives_of_what_it_converges_to():
 
 
 def test_check_grads_passes_right_derivatives_and_rejects_wrong_ones():
-    np.random.seed(0)  # noqa: NPY002  # of 300 random directions one hardly shows an error of 0.05 %
+    np.random.seed(0)  # of 300 random directions one hardly shows an error of 0.05 %
     test_util.check_grads(lambda a, b: anp.sin(a) * b, argnum=(0, 1))(X, M[0])
     test_util.check_grads(lambda z: z**2)(Z)
     test_util.combo_check(lambda x, axis=0: anp.sum(x**2, axis=axis), [0], order=1)([M], axis=[0, 1])
