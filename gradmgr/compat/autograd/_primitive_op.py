@@ -7,7 +7,7 @@ arguments, the arguments as plain values, result, primitive, keywords). That is 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import numpy as np
@@ -114,7 +114,7 @@ def jvp_maker_of(primitive: HasRules) -> Callable[..., Any]:
 
 
 def record(
-    primitive: HasRules, state: Any, args: tuple[Any, ...], values: Sequence[Any], made: Any, kwargs: Mapping[str, Any]
+    primitive: HasRules, state: Any, args: tuple[Any, ...], values: list[Any], made: Any, kwargs: Mapping[str, Any]
 ) -> Tensor:
     """Record a call, whose result was computed, where the recorders of what is current track an argument.
 
