@@ -322,8 +322,6 @@ class Pullback(Scope):
         if not pairs:
             return [None] * len(self.leaves)
         self._manager.may_release = last
-        if len(pairs) == 1:  # most: `seeds_of` is quicker without lists
-            return compute_gradients(self.tape, self._manager, *pairs[0], self.leaves, retain=True)
         ys, us = [y for y, _ in pairs], [u for _, u in pairs]
         return compute_gradients(self.tape, self._manager, ys, us, self.leaves, retain=True)
 

@@ -132,7 +132,7 @@ def grad(
 def compute_gradients(
     tape: Tape,
     manager: GradManager,
-    ys: Tensor | list[Tensor],
+    ys: list[Tensor],
     grad_outputs: Any,
     xs: list[Tensor],
     *,
