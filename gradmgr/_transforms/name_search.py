@@ -133,6 +133,7 @@ class Search:
         self._identity: tuple[types.CodeType, str | None] | None = None  # code of the program that does, and with what
         self._facts_of: dict[int, CodeFacts] = {}  # by the identity of code
         self._accumulated: set[str] = set()  # names that some code only adds to, appends to or assigns
+        self._copies = False  # whether it uses the module copy
         self._installed: set[int] = set()  # code of installed libraries
         self._absent: dict[int, tuple[dict[str, Any], set[str]]] = {}  # globals that are read, and are not there
         self._code: types.CodeType | None = None  # that names what is visited
@@ -228,7 +229,7 @@ class Search:
 
     def _may_read_unnamed(self, name: str) -> bool:
         """Tell whether code may read an attribute without naming it, or copy its object."""
-        if not self._words.isdisjoint((*_WHOLE, *_COPYING)):
+        if self._copies or not self._words.isdisjoint(_WHOLE):
             return True
         return not self._words.isdisjoint(_TEXTUAL) and (self._makes_names or name in self._texts)
 
@@ -267,7 +268,7 @@ class Search:
                 self._visit(part, name)
         elif isinstance(value, (types.MethodType, functools.partial)):
             self._visit_parts(value, name)
-        elif is_large_array(getattr(value, "__self__", None)):  # one of its methods
+        elif is_large_array(_looked_up(value, "__self__")):  # one of its methods
             self._refuse(f"it reads {name}, a method of an array {CHANGES_UNSEEN}", name)
         else:
             self._visit_object(value, name, depth)
@@ -349,8 +350,7 @@ class Search:
             for key, part in list(vars(value).items()):
                 if is_module(type(part)):
                     self._visit(part, f"{name}.{key}")
-        if hasattr(value, "__wrapped__"):
-            self._visit(value.__wrapped__, name)
+        self._visit(_looked_up(value, "__wrapped__"), name)
 
     def _visit_what_it_leads_to(self, value: Any, name: str) -> None:
         """Visit what an object of Python's own gives when it is called."""
@@ -493,6 +493,7 @@ class Search:
     def _enter_known(self, function: Any) -> None:
         """Note what a function is called whose code is known, as code may call it by another name."""
         self._words.add(function.__name__)
+        self._copies = self._copies or getattr(function, "__module__", None) == "copy"
         self._makes_names = self._makes_names or function.__name__ in BY_TEXTS
 
     def _add_count(self, value: Any, name: str) -> None:
@@ -538,6 +539,7 @@ class Search:
 
     def _visit_module(self, module: types.ModuleType, names: set[str]) -> None:
         """Visit these attributes of a module, and those that code may read by a text."""
+        self._copies = self._copies or module.__name__ == "copy"
         if has_known_code(module.__name__):
             return
         variables = vars(module)
@@ -710,6 +712,14 @@ def _may_be_replaced(name: str | None, variables: dict[str, Any]) -> bool:
         value = vars(value).get(part, _MISSING)
     kinds = (*BY_VALUE, *BY_TEXT, *BY_BYTES, *CONTAINERS, Tensor, np.ndarray)
     return value is _MISSING or isinstance(value, kinds)
+
+
+def _looked_up(value: Any, name: str) -> Any:
+    """Return an attribute; None where there is none, whatever error says so: a dict with `__getattr__` gives its own."""
+    try:
+        return getattr(value, name, None)
+    except Exception:  # of code of the user
+        return None
 
 
 def _is_number(owner: Any, name: str) -> bool:

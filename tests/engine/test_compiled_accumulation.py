@@ -175,6 +175,7 @@ def arguments_parameters_and_what_changes_later() -> Any:
         kept.append(w)
         kept.append(x)
         kept.append(y)
+        kept.append(y.copy())
         y[...] = 0.0
         return x
 
