@@ -874,7 +874,7 @@ class Settings(dict[str, Any]):
 
 
 def test_a_dict_whose_items_are_attributes_is_compared() -> None:
-    settings = Settings(inner=Settings(rate=2.0))
+    settings: Any = Settings(inner=Settings(rate=2.0))
     compiled = compile(step := lambda x: x * settings.inner.rate)
     for k, x in enumerate(tensors()):
         same(compiled(x), step(x))
