@@ -169,4 +169,4 @@ def _has_other_items(steps: list[Any]) -> bool:
         and [each.opname for each in steps[k + 1 : k + 4]] == ["SWAP", "SWAP", "STORE_SUBSCR"]
         for k, step in enumerate(steps)
     )
-    return loads != adds
+    return bool(loads != adds)
