@@ -60,7 +60,9 @@ class Environment:
                 self._accumulation = Accumulation([place for found in accumulated.values() for place in found])
                 self._names.append(self._accumulation)
         except Exception as error:  # of an object of the user
-            self.obstacle = f"something that it reads raises {type(error).__name__} where it is compared"
+            self.obstacle = (
+                self.obstacle or f"something that it reads raises {type(error).__name__} where it is compared"
+            )
         self._asking = list(search.asking.values())
         self._arguments = [*arguments, *containers]
         self._asks_class = search.asks_class()
