@@ -19,11 +19,11 @@ from gradmgr._engine.parameter import Parameter
 from gradmgr._engine.tensor_capture import ObjectStandIn, TensorCapture
 from gradmgr._transforms.accumulation_facts import APPENDS, ASSIGNS, COUNTS, Use, Uses
 from gradmgr._transforms.compared import ComparedName
+from gradmgr._transforms.name_reading import MISSING
 from gradmgr._transforms.name_tests import Attribute
 from gradmgr._transforms.sources import is_module, is_of_library
 
 _UNASSIGNED = object()  # stands in an attribute while a function is captured that only assigns it
-_MISSING = object()
 # Classes whose objects keep their attributes in a dict, and do nothing else with them.
 _PLAIN_CLASSES: Any = object, types.SimpleNamespace
 
@@ -77,7 +77,7 @@ def _item(read: Callable[[], Any], key: Any) -> Any:
     held = read()
     is_of_optimizer = held.__class__ is dict and "params" in held  # its group, which it reads
     if held.__class__ not in (dict, defaultdict) or key not in held or is_of_optimizer:
-        return _MISSING
+        return MISSING
     return held[key]
 
 
@@ -186,6 +186,10 @@ class Accumulation:
                 value[length:] = [_without_stand_ins(each) for each in value[length:]]
             else:
                 self._grown.append(value)
+
+    def forget(self) -> None:
+        """Drop what stood there, and what the function has left."""
+        self._before, self._lengths, self._grown = [], [], []
 
     def undo(self) -> None:
         """Put back what stood there, as the function is to be called again."""

@@ -140,7 +140,8 @@ def _adds_anew(steps: list[Any], k: int) -> bool:
     is_plain = owner.opname.startswith(("LOAD_FAST", "LOAD_DEREF", "LOAD_GLOBAL"))
     is_same = (owner.opname, owner.argval, load.argval) == (again.opname, again.argval, steps[k].argval)
     loads_both = load.opname == "LOAD_ATTR" and constant.opname in _CONSTANT
-    return is_plain and is_same and loads_both and add.opname == "BINARY_OP" and add.argrepr in ("+", "-")
+    adds = (add.opname, add.argrepr) in (("BINARY_OP", "+"), ("BINARY_OP", "-"))
+    return all((is_plain, is_same, loads_both, adds))
 
 
 def _is_item(steps: list[Any]) -> bool:

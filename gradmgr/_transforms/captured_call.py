@@ -86,23 +86,17 @@ class CapturedCall:
         asked = self.environment.identities()
         arrays = [(a, made) for a, made in pairs if isinstance(made, CapturedArray)]
         given = {id(a): made for a, made in arrays if is_large_array(a) or id(a) in asked}
-        restore, named = self.environment.replace(self.capture, given)
-        self.named = {k: weakref.ref(a) for k, a in enumerate(signature.leaves) if id(a) in named}
+        self.environment.prepare(self.capture, given)
         try:
-            tree = function(*args, **keywords)
-        except Exception as error:
-            if not (signature.has_arrays() or self.capture.named) or self.capture.has_changed():
-                if CapturedArray.__name__ in str(error):
-                    error.add_note(_NO_ARRAY)
-                raise
-            # A captured array is not one to all code; what the function raises by itself it raises again.
-            self.capture.obstacles.append(f"{type(error).__name__}: {error}")
-            self.capture.open = False
-            self._not_captured = True
+            self.environment.replace()
+            named = self.environment.named()
+            self.named = {k: weakref.ref(a) for k, a in enumerate(signature.leaves) if id(a) in named}
+            tree = self._result_of(function, args, keywords, has_arrays=signature.has_arrays())
+        except BaseException:
+            complete(self.environment.restore)
+            raise
+        if self._not_captured:
             return
-        finally:
-            self.capture.check_conditions()
-            complete(restore)
         if signature.is_changed(args, keywords, leaves):
             self.capture.obstacles.append("the function changes a list or a dict that it is given")
         if current() is not state:
@@ -112,6 +106,26 @@ class CapturedCall:
         self.result = rebuilt(tree, iter([value for value, _ in found]))
         self.slots = [slot for _, slot in found]
         without_collections(self.capture.finish, self.slots)
+
+    def _result_of(
+        self, function: Callable[..., Any], args: tuple[Any, ...], keywords: dict[str, Any], *, has_arrays: bool
+    ) -> Any:
+        """Call the function, and put back what stands for others; return None where it must be called again without."""
+        try:
+            return function(*args, **keywords)
+        except Exception as error:
+            if not (has_arrays or self.capture.named) or self.capture.has_changed():
+                if CapturedArray.__name__ in str(error):
+                    error.add_note(_NO_ARRAY)
+                raise
+            # A captured array is not one to all code; what the function raises by itself it raises again.
+            self.capture.obstacles.append(f"{type(error).__name__}: {error}")
+            self.capture.open = False
+            self._not_captured = True
+            return None
+        finally:
+            self.capture.check_conditions()
+            complete(self.environment.restore)
 
     def obstacle(self) -> str | None:
         """Return why the calls cannot be made again; None where they can."""

@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 
-from gradmgr._engine.cleanup import complete
 from gradmgr._engine.tensor_capture import TensorCapture
 from gradmgr._transforms.accumulation import Accumulation
 from gradmgr._transforms.code_facts import line_of
@@ -40,8 +39,8 @@ class Environment:
     """
 
     __slots__ = (
-        *("_accumulation", "_arguments", "_arrays", "_asking", "_asks_class", "_cached", "_given", "_identities"),
-        *("_names", "_plain", "_states", "change", "obstacle"),
+        *("_accumulation", "_arguments", "_arrays", "_asking", "_asks_class", "_cached", "_capture", "_given"),
+        *("_identities", "_names", "_plain", "_stand_ins", "_states", "change", "obstacle"),
     )
 
     def __init__(self, function: Any, arguments: Sequence[Any] = (), containers: Sequence[Any] = ()) -> None:
@@ -61,7 +60,9 @@ class Environment:
                 self._accumulation = Accumulation([place for found in accumulated.values() for place in found])
                 self._names.append(self._accumulation)
         except Exception as error:  # of an object of the user
-            self.obstacle = f"something that it reads raises {type(error).__name__} where it is compared"
+            self.obstacle = (
+                self.obstacle or f"something that it reads raises {type(error).__name__} where it is compared"
+            )
         self._asking = list(search.asking.values())
         self._arguments = [*arguments, *containers]
         self._asks_class = search.asks_class()
@@ -71,6 +72,8 @@ class Environment:
         self._arrays = [(a, zlib.crc32(np.ascontiguousarray(a).tobytes())) for a in search.arrays.values()]
         self._states = [(g, _state_of(g)) for g in search.generators.values()]
         self._cached: list[CachedCall] = []
+        self._capture: Any = None
+        self._stand_ins: Any = None
 
     def known(self, arguments: Sequence[Any]) -> dict[int, weakref.ref[Any]]:
         """Return by number the arguments for which names stand, too, where code asks for the identity of objects."""
@@ -130,6 +133,9 @@ class Environment:
         for g, state in self._states:
             if not any(g is each for each in known) and _state_of(g) != state:
                 self.obstacle = "the function draws random numbers that are not captured; draw arrays, by name"
+        if self._accumulation is not None:
+            self._accumulation.forget()
+        self._capture = self._stand_ins = None
         self._plain = []
         self._arrays.clear()
         self._states.clear()
@@ -155,44 +161,46 @@ class Environment:
             )
         self._cached = []
 
-    def replace(self, capture: TensorCapture, given: Mapping[int, Any]) -> tuple[Callable[[], None], set[int]]:
-        """Let names of Generators, of objects with array functions and of large arrays stand for stand-ins.
-
-        An array that nothing can stand for is an obstacle.
+    def prepare(self, capture: TensorCapture, given: Mapping[int, Any]) -> None:
+        """Make what `replace` and `restore` need; nothing is replaced yet.
 
         Args:
             capture: which captures the calls of large arrays.
             given: by the identity of large arrays that are arguments, too, what stands for these.
-
-        Returns:
-            What restores them, and the identities of those arguments that names stand for.
         """
         sees_arrays = self.obstacle is None and not self._asks_class
-        stand_ins = StandIns(capture, given, self._arguments, sees_arrays=sees_arrays)
-        self._cached = stand_ins.cached
+        self._capture = capture
+        self._stand_ins = StandIns(capture, given, self._arguments, sees_arrays=sees_arrays)
+        self._cached = self._stand_ins.cached
 
-        def restore() -> None:
-            stand_ins.restore()
-            if self._accumulation is not None:
-                self._accumulation.end()
-            for name in self._names:
-                release(name.read(), name.write)
+    def named(self) -> set[int]:
+        """Return the identities of those arguments that names stand for."""
+        found: set[int] = self._stand_ins.named
+        return found
 
-        try:
-            for variables, builtin in self._asking:
-                stand_ins.answer_in(variables, builtin)
-            for name in self._names:
-                if name.write is not None:
-                    stand_ins.replace(name.read, name.write)
-            self._check_arrays(stand_ins)
-            self._plain = [(name, found, _copy_of(found)) for name, found in self._numbers()]
-            if self._accumulation is not None:
-                self._accumulation.begin()
-                capture.unread = self._accumulation.attributes()
-        except BaseException:
-            complete(restore)
-            raise
-        return restore, stand_ins.named
+    def replace(self) -> None:
+        """Let names of Generators, of objects with array functions and of large arrays stand for stand-ins.
+
+        An array that nothing can stand for is an obstacle.
+        """
+        for variables, builtin in self._asking:
+            self._stand_ins.answer_in(variables, builtin)
+        for name in self._names:
+            if name.write is not None:
+                self._stand_ins.replace(name.read, name.write)
+        self._check_arrays()
+        self._plain = [(name, found, _copy_of(found)) for name, found in self._numbers()]
+        if self._accumulation is not None:
+            self._capture.unread = self._accumulation.attributes()
+            self._accumulation.begin()
+
+    def restore(self) -> None:
+        """Put back what `replace` has replaced; called twice it does nothing more."""
+        self._stand_ins.restore()
+        if self._accumulation is not None:
+            self._accumulation.end()
+        for name in self._names:
+            release(name.read(), name.write)
 
     def _numbers(self) -> Iterator[tuple[Any, Any]]:
         """Yield the names of numbers and texts, and of lists and dicts of these alone, with what they stand for."""
@@ -203,7 +211,7 @@ class Environment:
                 if all(isinstance(part, (*BY_VALUE, *BY_TEXT)) for part in held):
                     yield name, value
 
-    def _check_arrays(self, stand_ins: StandIns) -> None:
+    def _check_arrays(self) -> None:
         """Note as an obstacle that the function reads a large array for which nothing stands."""
         if self.obstacle is not None:
             return
@@ -211,7 +219,7 @@ class Environment:
             for _ in large_arrays_in(name.read()):
                 self.obstacle = _unseen(name.name, name.code, self._reason())
                 return
-        if not all(stand_ins.has(a) or id(a) in self._given for a, _ in self._arrays if is_large_array(a)):
+        if not all(self._stand_ins.has(a) or id(a) in self._given for a, _ in self._arrays if is_large_array(a)):
             self.obstacle = _unseen("what an argument holds", None, self._reason())
 
     def _reason(self) -> str:

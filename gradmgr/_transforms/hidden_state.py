@@ -10,6 +10,8 @@ from __future__ import annotations
 import datetime as dt
 import enum
 import functools
+import io
+import logging
 import re
 import sys
 import threading
@@ -17,6 +19,7 @@ import types
 import warnings
 import weakref
 from collections import defaultdict, deque
+from collections.abc import Iterator
 from contextvars import ContextVar
 from fractions import Fraction
 from pathlib import PurePath
@@ -24,6 +27,8 @@ from typing import Any
 from uuid import UUID
 
 import numpy as np
+
+from gradmgr._transforms.sources import is_of_library
 
 # Modules of the standard library whose functions compute from what they are given, warn or log, and read nothing else.
 _STEADY = frozenset(
@@ -193,3 +198,31 @@ def reads_hidden(function: Any) -> bool:
 def asks_loggers(words: set[str]) -> bool:
     """Tell whether code asks what a Logger that it looks up itself would do."""
     return "getLogger" in words and not words.isdisjoint(_OF_LOGGING)
+
+
+def why_unreadable(value: Any) -> str | None:
+    """Return why what a value gives cannot be compared, whatever code does with it; None where it can."""
+    if is_stateful(value):
+        return f"a {type(value).__name__}, which changes as it is read"
+    volatile = volatile_module_of(value)
+    if volatile is not None:
+        return f"of the module {volatile}, which gives other values each time"
+    return "which reads what lies outside of the program" if reads_hidden(value) else None
+
+
+def is_stateful(value: Any) -> bool:
+    """Tell whether reading a value changes it."""
+    return isinstance(value, (Iterator, io.IOBase)) and not isinstance(value, type)
+
+
+def has_attributes(value: Any) -> bool:
+    """Tell whether a program sets attributes of a value: an object of its own, or of a library that is seen whole."""
+    return not is_of_library(type(value).__module__) or is_of_names(value) or is_seen_whole(value)
+
+
+def is_seen_whole(value: Any) -> bool:
+    """Tell whether all attributes of a value are compared, as the code of its class is not read."""
+    module = type(value).__module__
+    is_known = is_standard(module) or root_of(module) in ("numpy", "scipy")
+    is_else = is_of_names(value) or isinstance(value, (logging.Logger, np.finfo, np.iinfo))
+    return is_known and hasattr(value, "__dict__") and not is_else

@@ -10,13 +10,11 @@ from __future__ import annotations
 
 import enum
 import functools
-import io
-import logging
 import operator
 import sys
 import types
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextvars import ContextVar
 from typing import Any
 
@@ -25,29 +23,33 @@ import numpy as np
 from gradmgr._arrays.gpu import is_on_gpu
 from gradmgr._engine.tensor import Tensor
 from gradmgr._transforms.accumulation import Place, is_settable, places_of
-from gradmgr._transforms.accumulation_facts import united
-from gradmgr._transforms.code_facts import (
-    BY_TEXTS,
-    EQUALITY,
-    MAKING,
-    PATTERN,
-    CodeFacts,
-    facts_of,
-    line_of,
-)
+from gradmgr._transforms.code_facts import MAKING, CodeFacts, facts_of, line_of
 from gradmgr._transforms.compared import DEPTH, MOST, Closeness, ComparedName, reference_to
+from gradmgr._transforms.found_code import FoundCode
 from gradmgr._transforms.hidden_state import (
     asks_loggers,
+    has_attributes,
     hidden_read,
     hides_state,
-    is_of_names,
-    is_standard,
-    reads_hidden,
+    is_seen_whole,
     root_of,
     volatile_module_of,
+    why_unreadable,
+)
+from gradmgr._transforms.name_reading import (
+    MISSING,
+    attribute_of,
+    attribute_of_itself,
+    class_attribute,
+    content_of,
+    count_of_attributes,
+    is_number,
+    looked_up,
+    parts_of,
+    set_attribute,
 )
 from gradmgr._transforms.name_tests import Attribute, CountOfAttributes, OfItself
-from gradmgr._transforms.settings import TEXTS, Setting, absent_globals, class_as_it_is, settings_read
+from gradmgr._transforms.settings import Setting, absent_globals, class_as_it_is, settings_read
 from gradmgr._transforms.sources import (
     BY_BYTES,
     BY_TEXT,
@@ -69,45 +71,14 @@ from gradmgr._transforms.sources import (
 )
 from gradmgr._transforms.stand_ins import has_cache
 
-_MISSING = object()
-
 CHANGES_UNSEEN = "that may change unseen; pass it as an argument, or make it a Tensor"
 
-# Names by which code asks for a class, those of arrays and their elements, and those by which it asks for one of these.
-_ASKING = frozenset(("isinstance", "issubclass"))
-_CLASSES = frozenset(
-    (
-        *("ndarray", "generic", "number", "inexact", "floating", "integer", "signedinteger", "unsignedinteger"),
-        *("complexfloating", "bool_", "str_", "bytes_", "float16", "float32", "float64", "complex64", "complex128"),
-        *("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "int_", "uint", "intp"),
-        *("float", "complex", "int", "bool", "str", "bytes", "Number", "Complex", "Real", "Rational", "Integral"),
-    )
-)
-_OF_ELEMENTS = frozenset(("isscalar", "True_", "False_", "dir"))
-# Errors that a stand-in raises where an array would not.
-_ERRORS = frozenset(("TypeError", "AttributeError", "Exception", "BaseException"))
-
-# Names by which code reads attributes that it does not name.
-_WHOLE = frozenset(
-    ("__dict__", "asdict", "astuple", "evolve", "format", "format_map", "locals", "replace", "vars", PATTERN)
-)
-_TEXTUAL = frozenset((*BY_TEXTS, "__getattribute__"))
-_REFLECTION = frozenset((_WHOLE | BY_TEXTS) - {"delattr", "replace", "setattr"})
 # Attributes of functions and classes that do not stand in their dicts.
 _OF_FUNCTIONS = frozenset(("__annotations__", "__doc__", "__module__", "__name__", "__qualname__"))
 _OF_CLASSES = frozenset(("__name__", "__qualname__"))
 _OF_ENUMS = "_member_map_", "_member_names_", "_value2member_map_"
 _OF_MEMBERS = "_name_", "_value_"
-_COPYING = frozenset(("copy", "deepcopy"))
-# Names by which code compares objects, or has functions written in C do so.
-_COMPARING = frozenset(
-    (EQUALITY, "array_equal", "contains", "count", "countOf", "eq", "groupby", "index", "indexOf", "ne", "remove")
-)
-_OF_COPIES = frozenset(("__copy__", "__deepcopy__", "__getstate__", "__reduce__", "__reduce_ex__", "__setstate__"))
 _ANSWERED = frozenset(("hasattr", "id", "isinstance"))  # built-in functions that a capture answers for: see `StandIns`
-_IDENTITY = frozenset(("id", "is_", "is_not"))
-_OF_MEMORY = frozenset(("flags", "setflags", "strides", "writeable"))
-
 _MOST_INSTALLED = 300  # functions of installed libraries that are searched
 
 
@@ -124,15 +95,7 @@ class Search:
         # The globals of code that calls isinstance(), hasattr() or id(), and which.
         self.asking: dict[tuple[int, str], tuple[dict[str, Any], str]] = {}
         self.obstacle: str | None = None
-        self._words: set[str] = set()  # in the code of all functions
-        self._texts: set[str] = set()  # constants that may be names
-        self._makes_names = False  # whether it reads attributes by other texts than its constants
-        self._asks = False  # whether code asks what a stand-in cannot answer
-        self._catches = False  # whether it catches errors
-        self._compares = False  # whether code compares identities
-        self._identity: tuple[types.CodeType, str | None] | None = None  # code of the program that does, and with what
-        self._facts_of: dict[int, CodeFacts] = {}  # by the identity of code
-        self._accumulated: set[str] = set()  # names that some code only adds to, appends to or assigns
+        self._found = FoundCode()
         self._installed: set[int] = set()  # code of installed libraries
         self._absent: dict[int, tuple[dict[str, Any], set[str]]] = {}  # globals that are read, and are not there
         self._code: types.CodeType | None = None  # that names what is visited
@@ -143,8 +106,8 @@ class Search:
     def run(self, values: tuple[Any, ...]) -> None:
         """Search from these values on, until nothing new is named."""
         found = None
-        while found != (len(self._words), len(self._texts), len(self._facts_of)):
-            found = len(self._words), len(self._texts), len(self._facts_of)
+        while found != self._found.size():
+            found = self._found.size()
             self._seen.clear()
             for value in values:
                 self._visit_safely(value, "an argument")
@@ -155,7 +118,7 @@ class Search:
         self._add_settings()
 
     def _asks_classes(self) -> bool:
-        return "issubclass" in self._words or any(name == "isinstance" for _, name in self.asking)
+        return "issubclass" in self._found.words or any(name == "isinstance" for _, name in self.asking)
 
     def _visit_safely(self, value: Any, name: str) -> None:
         """Visit a value; what raises an error where it is looked at is not compared."""
@@ -168,8 +131,8 @@ class Search:
         """Visit a container of arguments, which are compared by themselves: what else it holds, and its methods."""
         kind = type(value)
         if kind in (list, tuple, dict):
-            if self._identity is not None and kind is not tuple:
-                code, name = self._identity
+            if self._found.identity is not None and kind is not tuple:
+                code, name = self._found.identity
                 self._refuse(
                     "it compares the identity of objects, and is given a list or a dict; pass what that holds",
                     name or "is",
@@ -177,10 +140,10 @@ class Search:
                 )
             return
         self._visit_classes(kind, is_made=False)
-        everything = not self._words.isdisjoint(_REFLECTION)
+        everything = self._found.reflects()
         for name in attributes_of(value):
-            if name not in getattr(kind, "__dataclass_fields__", ()) and (name in self._words or everything):
-                reader = next((facts.code for facts in self._facts_of.values() if name in facts.words), None)
+            if name not in getattr(kind, "__dataclass_fields__", ()) and (name in self._found.words or everything):
+                reader = self._found.reader_of(name)
                 self._refuse(
                     f"it reads {name} of an argument, a {kind.__name__}, which is no field of it", name, reader
                 )
@@ -190,20 +153,20 @@ class Search:
         for key, (variables, names) in self._absent.items():
             self.names[key, "absent"] = absent_globals(variables, names)
         if self.obstacle is None:
-            for setting in settings_read(self._words, asks_classes=self._asks_classes()):
+            for setting in settings_read(self._found.words, asks_classes=self._asks_classes()):
                 self.names[setting.name, "setting"] = setting
 
     def asks_class(self) -> bool:
         """Tell whether code may ask for the class of an array or of its elements, which no stand-in is of."""
-        words = self._words
-        if not words.isdisjoint(_ASKING) and not words.isdisjoint(_CLASSES):
-            return True
-        catches = self._catches or "suppress" in words
-        return self._asks or not words.isdisjoint(_OF_ELEMENTS) or (catches and not words.isdisjoint(_ERRORS))
+        return self._found.asks_class()
 
     def compares_identity(self) -> bool:
         """Tell whether code may ask whether two values are the same object."""
-        return self._compares or not self._words.isdisjoint(_IDENTITY)
+        return self._found.compares_identity()
+
+    def closeness(self) -> Closeness:
+        """Return what the code that was found compares besides values."""
+        return self._found.closeness()
 
     def accumulated(self) -> dict[Any, list[Place]]:
         """Return, by their keys, the names of what code only adds to, appends to or assigns, with the places."""
@@ -217,24 +180,13 @@ class Search:
     def _places_of(self, key: Any, name: ComparedName) -> list[Place]:
         """Return where code accumulates what a name stands for; nothing where code may use it otherwise."""
         word = _word_of(name)
-        if word not in self._accumulated or self._may_read_unnamed(word):
+        if word not in self._found.accumulated or self._found.may_read_unnamed(word):
             return []
         if isinstance(name.place, Attribute):
             owner = name.place.owner()
-            if self._compares_whole(owner) or not is_settable(owner, word):
+            if self._found.compares_whole(owner) or not is_settable(owner, word):
                 return []
-        facts = [each for each in self._facts_of.values() if word in each.words or word in each.variables]
-        return places_of(key, name, united([each.accumulated.get(word) for each in facts]))
-
-    def _may_read_unnamed(self, name: str) -> bool:
-        """Tell whether code may read an attribute without naming it, or copy its object."""
-        if not self._words.isdisjoint((*_WHOLE, *_COPYING)):
-            return True
-        return not self._words.isdisjoint(_TEXTUAL) and (self._makes_names or name in self._texts)
-
-    def closeness(self) -> Closeness:
-        """Return what the code that was found compares besides values."""
-        return Closeness(self.compares_identity(), flags=not self._words.isdisjoint(_OF_MEMORY))
+        return places_of(key, name, self._found.uses_of(word))
 
     def _refuse(self, why: str, name: str, code: types.CodeType | None = None) -> None:
         """Note why what is read cannot be compared, with the line of the code that names it."""
@@ -254,12 +206,12 @@ class Search:
             self._visit_array(value, name)
         elif isinstance(value, np.random.Generator):
             self.generators[id(value)] = value
-        elif (why := _why_unreadable(value)) is not None:
+        elif (why := why_unreadable(value)) is not None:
             self._refuse(f"it reads {name}, {why}", name)
         elif isinstance(value, types.FunctionType):
             self._visit_function(value)
         elif isinstance(value, types.ModuleType):
-            self._visit_module(value, self._words)
+            self._visit_module(value, self._found.words)
         elif isinstance(value, type):
             self._visit_class(value, name)
         elif isinstance(value, types.UnionType):
@@ -267,7 +219,7 @@ class Search:
                 self._visit(part, name)
         elif isinstance(value, (types.MethodType, functools.partial)):
             self._visit_parts(value, name)
-        elif is_large_array(getattr(value, "__self__", None)):  # one of its methods
+        elif is_large_array(looked_up(value, "__self__")):  # one of its methods
             self._refuse(f"it reads {name}, a method of an array {CHANGES_UNSEEN}", name)
         else:
             self._visit_object(value, name, depth)
@@ -276,24 +228,23 @@ class Search:
         """Tell whether a value need not be visited: a Tensor, one that was, or any where the search is in vain."""
         if isinstance(value, (Tensor, np.ndarray)) and name != "an argument":
             self.compared.add(id(value))
-        if isinstance(value, str) and self._makes_names:
-            self._texts.update(part for part in value.split(".") if part.isidentifier())
+        if isinstance(value, str):
+            self._found.enter_text(value)
         return isinstance(value, Tensor) or id(value) in self._seen or self.obstacle is not None
 
     def _visit_class(self, kind: type, name: str) -> None:
         """Visit a class; if it is one of arrays or of their elements, code may ask for it."""
-        is_known = kind.__name__ in _CLASSES and root_of(kind.__module__) in ("builtins", "numbers", "numpy")
         if kind is str:
-            self._enter_known(kind)
-        if kind is type or (is_known and not self._words.isdisjoint(_ASKING)):  # type() by another name
-            self._asks = True
+            self._found.enter_known(kind)
+        if kind is type or self._found.asks_for(kind):  # type() by another name
+            self._found.asks = True
         self._visit_classes(kind, is_made=True)
-        if "__subclasses__" in self._words and not is_of_library(kind.__module__):
+        if "__subclasses__" in self._found.words and not is_of_library(kind.__module__):
             self._add((id(kind), "__subclasses__"), f"the subclasses of {name}", kind.__subclasses__)
 
     def _visit_parts(self, value: Any, name: str) -> None:
         """Visit what a method or a partial consists of."""
-        parts = _parts_of(value)
+        parts = parts_of(value)
         for part in parts:
             if is_large_array(part) and id(part) not in self.arguments:
                 self._refuse(f"it reads {name}, an array {CHANGES_UNSEEN}", name)
@@ -311,7 +262,7 @@ class Search:
         key = id(value), attribute
         if key not in self.names:
             reference = reference_to(value)
-            read = functools.partial(_attribute_of_itself, reference, attribute)
+            read = functools.partial(attribute_of_itself, reference, attribute)
             self.names[key] = ComparedName(name, read, None, OfItself(reference, attribute), self._code)
         return self.names[key].read()
 
@@ -340,32 +291,31 @@ class Search:
             if id(value) not in self.arguments:  # for these a capture has stand-ins, as for those that names stand for
                 what = f"it reads {name}, a {kind.__name__}, whose own functions compute with what may change unseen"
                 self._refuse(f"{what}; read it by a name of its own, or pass it as an argument", name)
-        elif (hidden := hides_state(value, self._words)) is not None:
+        elif (hidden := hides_state(value, self._found.words)) is not None:
             self._refuse(f"it reads {name}, a {kind.__name__}, {hidden}", name)
-        elif _has_attributes(value) or kind.__module__.startswith(("gradmgr.optim", "gradmgr.nn")):
+        elif has_attributes(value) or kind.__module__.startswith(("gradmgr.optim", "gradmgr.nn")):
             self._visit_attributes(value, name)
         self._visit_what_it_leads_to(value, name)
         if is_module(kind):  # which may call the modules in it, without naming them
             for key, part in list(vars(value).items()):
                 if is_module(type(part)):
                     self._visit(part, f"{name}.{key}")
-        if hasattr(value, "__wrapped__"):
-            self._visit(value.__wrapped__, name)
+        self._visit(looked_up(value, "__wrapped__"), name)
 
     def _visit_what_it_leads_to(self, value: Any, name: str) -> None:
         """Visit what an object of Python's own gives when it is called."""
         if isinstance(value, ContextVar):
-            self._add((id(value), "get"), name, functools.partial(value.get, _MISSING))
+            self._add((id(value), "get"), name, functools.partial(value.get, MISSING))
         elif isinstance(value, weakref.ReferenceType):
             self._add((id(value), "()"), name, value)
         elif isinstance(value, (types.BuiltinMethodType, types.MethodWrapperType)):
-            self._enter_known(value)
-            self._asks = self._asks or value is hasattr  # by another name, for which nothing stands
+            self._found.enter_known(value)
+            self._found.asks = self._found.asks or value is hasattr  # by another name, for which nothing stands
             if not isinstance(value.__self__, (types.ModuleType, type)):
                 self._add_of_itself(value, "__self__", name)
         elif isinstance(value, (operator.attrgetter, operator.methodcaller)):
             parts = value.__reduce__()[1]  # the class, and what it was given
-            self._words.update(word for part in parts if isinstance(part, str) for word in part.split("."))
+            self._found.words.update(word for part in parts if isinstance(part, str) for word in part.split("."))
         elif isinstance(value, np.vectorize):
             self._visit(value.pyfunc, name)
 
@@ -411,10 +361,10 @@ class Search:
         is_dispatch = code.co_filename == functools.singledispatch.__code__.co_filename
         for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
             if is_dispatch and name == "dispatch_cache":  # of what its registry says
-                self._asks = True
+                self._found.asks = True
                 continue
             write = functools.partial(setattr, cell, "cell_contents")
-            self._add(id(cell), name, functools.partial(_content_of, cell), write, cell)
+            self._add(id(cell), name, functools.partial(content_of, cell), write, cell)
 
     def _visit_code(self, function: types.FunctionType) -> None:
         code, module = function.__code__, module_of(function)
@@ -427,7 +377,7 @@ class Search:
                 read, write = functools.partial(getattr, function, name), functools.partial(setattr, function, name)
                 self._add((id(function), name), f"a default of {function.__name__}", read, write)
         if has_known_code(module):
-            self._enter_known(function)
+            self._found.enter_known(function)
             return
         if not is_of_program(module):
             self._installed.add(id(code))
@@ -454,51 +404,31 @@ class Search:
             self._refuse(f"it reads {name}, by which code reads what it does not name", name)
 
     def _visit_attributes_of_function(self, function: types.FunctionType) -> None:
-        everything = not self._words.isdisjoint(_REFLECTION)
+        everything = self._found.reflects()
         if everything:
             self._add_count(function, function.__name__)
-        for name in list(vars(function)) if everything else self._words.intersection(vars(function)):
+        for name in list(vars(function)) if everything else self._found.words.intersection(vars(function)):
             read, write = functools.partial(getattr, function, name), functools.partial(setattr, function, name)
             self._add((id(function), name), f"{function.__name__}.{name}", read, write, (vars(function), name))
         if is_of_program(module_of(function)):
-            for name in _OF_FUNCTIONS & self._words:
+            for name in _OF_FUNCTIONS & self._found.words:
                 self._note_of_itself(function, name, f"{function.__name__}.{name}")
 
     def _enter_facts(self, function: types.FunctionType) -> CodeFacts:
-        """Note what code names, and what it may ask, and return it."""
-        code = function.__code__
-        facts = self._facts_of.get(id(code))
-        if facts is None:
-            facts = self._facts_of[id(code)] = facts_of(code)
-            self._accumulated.update(facts.accumulated)
-        self._words |= facts.words - {"isinstance"}  # which answers for what stands for an array, see `StandIns`
-        self._texts |= facts.texts
-        self._makes_names = self._makes_names or facts.makes_names
-        compared = [name for name in facts.identities if _may_be_replaced(name, function.__globals__)]
-        self._compares = self._compares or bool(compared)
-        if compared and self._identity is None and is_of_program(module_of(function)):
-            self._identity = code, compared[0]
+        """Note what the code of a function names and asks, and return it."""
+        facts = self._found.enter(function)
         if "catch_warnings" in facts.words and "record" in facts.texts:
             self._refuse("it records warnings, which a replay gives none of", "catch_warnings")
-        if asks_loggers(self._words):
+        if asks_loggers(self._found.words):
             self._refuse(
                 "it asks for the level of a Logger that it looks up; keep the Logger in a variable", "getLogger"
             )
-        self._asks = self._asks or facts.questions.asks or {"ExitStack", "push"} <= self._words  # which may suppress
-        if facts.questions.matches:
-            self._words.add("isinstance")
-        self._catches = self._catches or facts.questions.catches
         return facts
-
-    def _enter_known(self, function: Any) -> None:
-        """Note what a function is called whose code is known, as code may call it by another name."""
-        self._words.add(function.__name__)
-        self._makes_names = self._makes_names or function.__name__ in BY_TEXTS
 
     def _add_count(self, value: Any, name: str) -> None:
         """Add how many attributes an object has, as a new one may hide that of a class, or be asked for."""
         reference = reference_to(value)
-        count = functools.partial(_count_of_attributes, reference)
+        count = functools.partial(count_of_attributes, reference)
         self._add((id(value), None), f"the attributes of {name}", count, place=CountOfAttributes(reference))
 
     def _visit_global(self, variables: dict[str, Any], name: str, attributes: set[str | None]) -> None:
@@ -533,17 +463,18 @@ class Search:
             self._visit(variables[name], name)
             return
         write = functools.partial(operator.setitem, variables, name)
-        read = functools.partial(variables.get, name, _MISSING)
+        read = functools.partial(variables.get, name, MISSING)
         self._add((id(variables), name), owner + name, read, write, (variables, name))
 
     def _visit_module(self, module: types.ModuleType, names: set[str]) -> None:
         """Visit these attributes of a module, and those that code may read by a text."""
+        self._found.copies = self._found.copies or module.__name__ == "copy"
         if has_known_code(module.__name__):
             return
         variables = vars(module)
         self._visit(variables.get("__getattr__"), module.__name__)
-        if "__dict__" in names or (names is self._words and not self._words.isdisjoint(_REFLECTION)):
-            names = names | self._texts | self._readable_of(module)
+        if "__dict__" in names or (names is self._found.words and self._found.reflects()):
+            names = names | self._found.texts | self._readable_of(module)
         for name in sorted(names & variables.keys()):
             value = variables[name]
             if isinstance(value, types.ModuleType):
@@ -563,15 +494,15 @@ class Search:
 
     def _visit_attributes(self, value: Any, owner: str) -> None:
         reference = reference_to(value)
-        is_whole = _is_seen_whole(value)
+        is_whole = is_seen_whole(value)
         is_read = not is_of_library(type(value).__module__)  # whether the code of its class is
-        everything = is_whole or not self._words.isdisjoint(_REFLECTION) or self._compares_whole(value)
+        everything = is_whole or self._found.reflects() or self._found.compares_whole(value)
         is_unread = is_read and has_known_code(type(value).__module__)  # such as a progress bar, whose count may change
         for name in attributes_of(value):
             is_own = name.startswith("_") and root_of(type(value).__module__) == "gradmgr"  # of no use to programs
-            if name in self._words or (everything and not is_own) or (is_unread and _is_number(value, name)):
-                write = None if is_whole else functools.partial(_set_attribute, reference, name)
-                read = functools.partial(_attribute, reference, name)
+            if name in self._found.words or (everything and not is_own) or (is_unread and is_number(value, name)):
+                write = None if is_whole else functools.partial(set_attribute, reference, name)
+                read = functools.partial(attribute_of, reference, name)
                 place = Attribute(reference, name) if name in getattr(value, "__dict__", ()) else None
                 self._add((id(value), name), f"{owner}.{name}", read, write, place)
         if is_read:
@@ -580,14 +511,8 @@ class Search:
             if is_read:
                 self._add_count(value, owner)
             self._visit_values_of_class(value, owner, reference)
-        is_replaced = "replace" in self._words and hasattr(value, "__dataclass_fields__")
-        self._visit_classes(type(value), is_made=is_replaced or MAKING in self._words)
-
-    def _compares_whole(self, value: Any) -> bool:
-        """Tell whether code may compare, or write out, all attributes of an object without naming them."""
-        if any(root_of(cls.__module__) == "pydantic" for cls in type(value).__mro__):  # whose code is not read
-            return True
-        return is_of_names(value) and not (self._words.isdisjoint(TEXTS) and EQUALITY not in self._words)
+        is_replaced = "replace" in self._found.words and hasattr(value, "__dataclass_fields__")
+        self._visit_classes(type(value), is_made=is_replaced or MAKING in self._found.words)
 
     def _visit_classes(self, kind: type, *, is_made: bool) -> None:
         """Visit what code names of a class, inherited or not, and the methods that it need not name."""
@@ -603,56 +528,39 @@ class Search:
                 continue
             if is_of_program(cls.__module__):
                 self.names.setdefault((id(cls), None), class_as_it_is(cls))
-                for name in _OF_CLASSES & self._words:
+                for name in _OF_CLASSES & self._found.words:
                     self._note_of_itself(cls, name, f"{cls.__name__}.{name}")
                 if issubclass(cls, enum.Enum):
                     self._visit_enum(cls)
             members = list(vars(cls).items())
-            is_made = is_made or any(isinstance(found, classmethod) and name in self._words for name, found in members)
+            is_made = is_made or any(
+                isinstance(found, classmethod) and name in self._found.words for name, found in members
+            )
             for name, found in members:
-                is_computing = computes(name, found, is_made=is_made) and not self._is_idle(cls, name, found)
-                if name in self._words or self._may_call(name, cls) or is_computing:
+                is_computing = computes(name, found, is_made=is_made) and not self._found.is_idle(cls, name, found)
+                if name in self._found.words or self._found.may_call(name, cls) or is_computing:
                     self._visit_member(cls, name, found)
 
     def _visit_enum(self, kind: type[enum.Enum]) -> None:
         """Visit what the library's code reads of an Enum: its members, how they are found, and what they hold."""
         for name in _OF_ENUMS:
             self._add(
-                (id(kind), name), f"the members of {kind.__name__}", functools.partial(_class_attribute, kind, name)
+                (id(kind), name), f"the members of {kind.__name__}", functools.partial(class_attribute, kind, name)
             )
         self._visit(vars(kind).get("_missing_"), "_missing_")
         for member in kind.__members__.values():
             for name in _OF_MEMBERS:
                 key, owner = (id(member), name), reference_to(member)
                 self._add(
-                    key, f"{member}.{name}", functools.partial(_attribute, owner, name), None, Attribute(owner, name)
+                    key, f"{member}.{name}", functools.partial(attribute_of, owner, name), None, Attribute(owner, name)
                 )
-
-    def _may_call(self, method: str, kind: type) -> bool:
-        """Tell whether code may call a method of a class without naming it: to make a text or a copy, or by a text."""
-        if method[:2] != "__":
-            return is_of_program(kind.__module__) and self._may_make(method)
-        if method == "__repr__":
-            return not self._words.isdisjoint(TEXTS)
-        return method in _OF_COPIES and not self._words.isdisjoint(_COPYING)
-
-    def _is_idle(self, kind: type, name: str, method: Any) -> bool:
-        """Tell whether a method is the comparison that a dataclass has made, and no code compares objects."""
-        is_made = name == "__eq__" and "__dataclass_fields__" in vars(kind) and isinstance(method, types.FunctionType)
-        return is_made and method.__code__.co_filename == "<string>" and self._words.isdisjoint(_COMPARING)
-
-    def _may_make(self, name: str) -> bool:
-        """Tell whether code that reads attributes by texts may make this one of its constants."""
-        if self._words.isdisjoint(_REFLECTION):
-            return False
-        return name in self._texts or (self._makes_names and any(text in name for text in self._texts))
 
     def _visit_values_of_class(self, value: Any, owner: str, reference: Callable[[], Any]) -> None:
         """Let values of an object's class count as its own, which may be set later."""
         for cls in type(value).__mro__:
-            for name in self._words & vars(cls).keys() if not is_of_library(cls.__module__) else ():
+            for name in self._found.words & vars(cls).keys() if not is_of_library(cls.__module__) else ():
                 if not callable(found := vars(cls)[name]) and not hasattr(type(found), "__get__"):
-                    read = functools.partial(_attribute, reference, name)
+                    read = functools.partial(attribute_of, reference, name)
                     self._add((id(value), name), f"{owner}.{name}", read)
 
     def _visit_member(self, cls: type, name: str, found: Any) -> None:
@@ -661,13 +569,13 @@ class Search:
         elif isinstance(found, (staticmethod, classmethod, functools.cached_property)):
             self._visit(getattr(found, "__func__", None) or getattr(found, "func", None), name)
         elif isinstance(found, functools.singledispatchmethod):
-            self._asks = True
+            self._found.asks = True
             self._visit(found.dispatcher, name)
         elif isinstance(found, functools.partialmethod):
             for part in (found.func, *found.args, *found.keywords.values()):
                 self._visit(part, name)
         elif not isinstance(found, types.MemberDescriptorType):
-            read = functools.partial(_class_attribute, cls, name)
+            read = functools.partial(class_attribute, cls, name)
             write = functools.partial(type.__setattr__, cls, name)
             self._add((id(cls), name), f"{cls.__name__}.{name}", read, write, (vars(cls), name))
 
@@ -676,8 +584,8 @@ class Search:
         if not cls.__module__.startswith("gradmgr.optim"):
             return
         for name, found in vars(cls).items():
-            if name in self._words and name.startswith("get_") and isinstance(found, types.FunctionType):
-                self._words |= facts_of(found.__code__).words
+            if name in self._found.words and name.startswith("get_") and isinstance(found, types.FunctionType):
+                self._found.words |= facts_of(found.__code__).words
 
 
 def _word_of(name: ComparedName) -> str:
@@ -689,91 +597,3 @@ def _word_of(name: ComparedName) -> str:
         return name.name
     is_global = place.__class__ is tuple and place[0].__class__ is dict
     return str(place[1]) if is_global else ""
-
-
-def _parts_of(value: Any) -> tuple[Any, ...]:
-    """Return what a method or a partial consists of."""
-    if isinstance(value, types.MethodType):
-        return value.__func__, value.__self__
-    return (value.func, *value.args, *value.keywords.values())
-
-
-def _may_be_replaced(name: str | None, variables: dict[str, Any]) -> bool:
-    """Tell whether a name, which may be dotted, stands for what is compared by value: not for a class, or its like."""
-    if name is None:
-        return True
-    first, *rest = name.split(".")
-    value = variables.get(first, _MISSING)
-    for part in rest:
-        if not isinstance(value, (type, types.ModuleType)):
-            return True
-        value = vars(value).get(part, _MISSING)
-    kinds = (*BY_VALUE, *BY_TEXT, *BY_BYTES, *CONTAINERS, Tensor, np.ndarray)
-    return value is _MISSING or isinstance(value, kinds)
-
-
-def _is_number(owner: Any, name: str) -> bool:
-    return isinstance(_attribute(lambda: owner, name), (*BY_VALUE, *BY_TEXT))
-
-
-def _content_of(cell: Any) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:
-        return _MISSING
-
-
-def _why_unreadable(value: Any) -> str | None:
-    """Return why what a value gives cannot be compared, whatever code does with it; None where it can."""
-    if _is_stateful(value):
-        return f"a {type(value).__name__}, which changes as it is read"
-    volatile = volatile_module_of(value)
-    if volatile is not None:
-        return f"of the module {volatile}, which gives other values each time"
-    return "which reads what lies outside of the program" if reads_hidden(value) else None
-
-
-def _is_stateful(value: Any) -> bool:
-    """Tell whether reading a value changes it."""
-    return isinstance(value, (Iterator, io.IOBase)) and not isinstance(value, type)
-
-
-def _has_attributes(value: Any) -> bool:
-    """Tell whether a program sets attributes of a value: an object of its own, or of a library that is seen whole."""
-    return not is_of_library(type(value).__module__) or is_of_names(value) or _is_seen_whole(value)
-
-
-def _is_seen_whole(value: Any) -> bool:
-    """Tell whether all attributes of a value are compared, as the code of its class is not read."""
-    module = type(value).__module__
-    is_known = is_standard(module) or root_of(module) in ("numpy", "scipy")
-    is_else = is_of_names(value) or isinstance(value, (logging.Logger, np.finfo, np.iinfo))
-    return is_known and hasattr(value, "__dict__") and not is_else
-
-
-def _attribute_of_itself(reference: Callable[[], Any], name: str) -> Any:
-    return getattr(reference(), name, _MISSING)
-
-
-def _count_of_attributes(reference: Callable[[], Any]) -> int:
-    return len(getattr(reference(), "__dict__", ()))
-
-
-def _attribute(reference: Callable[[], Any], name: str) -> Any:
-    owner = reference()
-    if owner is None:
-        return _MISSING
-    own = getattr(owner, "__dict__", {})
-    return own[name] if name in own else getattr(owner, name, _MISSING)
-
-
-def _set_attribute(reference: Callable[[], Any], name: str, value: Any) -> None:
-    owner = reference()
-    if name in getattr(owner, "__dict__", ()):
-        vars(owner)[name] = value
-    elif owner is not None:
-        object.__setattr__(owner, name, value)  # in a slot, of a frozen object too
-
-
-def _class_attribute(cls: type, name: str) -> Any:
-    return vars(cls).get(name, _MISSING)

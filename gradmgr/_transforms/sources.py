@@ -29,10 +29,10 @@ OF_FRAMES = frozenset(("__builtins__", "__globals__", "f_builtins", "f_globals",
 _KNOWN = ("attr", "attrs", "einops", "opt_einsum", "pydantic", "tqdm")
 # Special methods that make an object, or describe, copy and drop it; all others may compute for code that does not name
 # them, such as an operator.
-_MAKING = frozenset(("__init__", "__new__", "__post_init__"))
+_MAKING = frozenset(("__del__", "__init__", "__new__", "__post_init__"))
 _NOT_COMPUTING = _MAKING.union(
     f"__{name}__"
-    for name in ("del", "repr", "reduce", "reduce_ex", "getstate", "setstate", "copy", "deepcopy", "dir", "sizeof")
+    for name in ("repr", "reduce", "reduce_ex", "getstate", "setstate", "copy", "deepcopy", "dir", "sizeof")
 )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import weakref
 from collections import defaultdict, deque
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -175,6 +176,7 @@ def arguments_parameters_and_what_changes_later() -> Any:
         kept.append(w)
         kept.append(x)
         kept.append(y)
+        kept.append(y.copy())
         y[...] = 0.0
         return x
 
@@ -499,3 +501,20 @@ def test_a_call_that_is_made_again_does_not_accumulate_twice() -> None:
     assert values(owner.last) == values(x.sum())
     assert len(kept) == 1
     assert kept[0] is x
+
+
+def test_a_program_keeps_nothing_alive_that_it_has_appended_or_assigned() -> None:
+    owner: Any = SimpleNamespace(kept=[], last=None)
+
+    def step(x: Any) -> Any:
+        owner.kept.append(x * 2)
+        owner.last = x * 3
+        return x
+
+    compiled = compile(step)
+    for k in range(4):
+        compiled(tensor(wave(4, at=k)))
+    references = [weakref.ref(each) for each in (*owner.kept, owner.last)]
+    owner.kept, owner.last = [], None
+    assert "calls:" in compiled.explain()
+    assert [reference() for reference in references] == [None] * 5

@@ -865,3 +865,36 @@ def test_what_an_enum_holds_is_followed(name: str) -> None:
         if k >= 3:
             change()
     assert "variant for x" in compiled.explain()
+
+
+class Settings(dict[str, Any]):
+    """A dict whose items are attributes, too, and which raises its own error for what is in neither."""
+
+    __getattr__ = dict.__getitem__
+
+
+def test_a_dict_whose_items_are_attributes_is_compared() -> None:
+    settings: Any = Settings(inner=Settings(rate=2.0))
+    compiled = compile(step := lambda x: x * settings.inner.rate)
+    for k, x in enumerate(tensors()):
+        same(compiled(x), step(x))
+        settings.inner["rate"] = 3.0 if k == 4 else settings.inner.rate
+    assert compiled.explain().count("variant for x") == 2
+
+
+def test_what_the_end_of_an_object_changes_is_noticed() -> None:
+    ended = [0.0]
+
+    class Ending:
+        def __del__(self) -> None:
+            ended[0] += 1.0
+
+    def step(x: Any) -> Any:
+        Ending()
+        return x * 2
+
+    compiled = compile(step)
+    with refusal("changes ended"):
+        for k, x in enumerate(tensors(count=4)):
+            same(compiled(x), x * 2)
+            assert ended == [k + 1.0]

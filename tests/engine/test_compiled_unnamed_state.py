@@ -569,11 +569,11 @@ def _pushed(x: Any) -> Any:
     return x * 7
 
 
-class Unreadable:
-    """An object whose attributes cannot be looked at."""
+class Unreadable(list[Any]):
+    """A list that does not tell how long it is."""
 
-    def __getattr__(self, name: str) -> Any:
-        raise RuntimeError(name)
+    def __len__(self) -> int:
+        raise RuntimeError("no length")
 
 
 DATA: Any = np.arange(1000.0)
@@ -589,7 +589,7 @@ REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
         r"state_dict\(\) of SGD",
     ),
     "the text of an optimiser": (lambda x: x * len(repr(OPTIMIZER)), "the text of SGD"),
-    "an object that cannot be looked at": (lambda x: x if UNREADABLE[0] else x * 3, "raises RuntimeError"),
+    "an object that cannot be looked at": (lambda x: x if UNREADABLE[0] is None else x * 3, "raises RuntimeError"),
 }
 
 

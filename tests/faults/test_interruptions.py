@@ -25,6 +25,8 @@ ERRORS: tuple[Callable[[str], BaseException], ...] = (MemoryError, KeyboardInter
 # four programs of ninety would take half of the time.
 MOST = 200
 
+PARTS = 10  # in which all places of a program are visited
+
 ALARMS = 100
 MANY_ALARMS = 10_000
 PAIRS = 50  # of each program
@@ -90,9 +92,11 @@ def test_signals_at_random_times() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("part", range(1, PARTS + 1))
 @each_program
-def test_all_places(name: str) -> None:
-    places = range(1, uninterrupted(name).places + 1)
+def test_all_places(name: str, part: int) -> None:
+    """In parts, each a test of its own, since all 25,000 places of a compiled step take 40 minutes."""
+    places = range(part, uninterrupted(name).places + 1, PARTS)
     assert_whole(name, (at(name, [k], kind) for k in places for kind in range(2)))
 
 
