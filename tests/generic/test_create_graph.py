@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers import assert_allclose, assert_close, each_case, tracks
-from samples import SAMPLES, Sample, flat, seeds, tensors
+from samples import SAMPLES, Sample, flat, seeds, tensors, twice_on_one_tape
 from table_programs import Program
 
 import gradmgr.numpy as gnp
@@ -18,34 +18,6 @@ from gradmgr._transforms.gradcheck import vjp
 Array = Any
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning", "ignore::numpy.exceptions.ComplexWarning")
-
-
-def weights(shapes: list[Array]) -> list[Array]:
-    return [u * 0.7 for u in seeds(shapes)]
-
-
-def zeros_for(g: Tensor | None, x: Tensor) -> Tensor:
-    return asarray(np.zeros(x.shape, x.dtype)) if g is None else g
-
-
-def twice_on_one_tape(sample: Sample, arrays: list[Array]) -> tuple[list[Any], list[Any]]:
-    """First and second derivatives by grad(create_graph=True); the second with respect to the cotangents, too."""
-    points = tensors(sample, arrays)
-    xs = [points[k] for k in sample.where]
-    gm = GradManager().attach(xs)
-    with gm:
-        made = flat(sample.call(gnp, *points))
-        us = [asarray(u) for u in seeds(made)]
-        gm.attach(us)
-        pairs = [(y, u) for y, u in zip(made, us, strict=True) if tracks(gm, y)]
-        outs, dys = [y for y, _ in pairs], [u for _, u in pairs]
-        # A sample whose results are all constants has no outputs, which grad() refuses: its gradients are None.
-        first = grad(outs, xs, dys, create_graph=True, allow_unused=True) if outs else [None] * len(xs)
-        there = [g for g in first if g is not None and tracks(gm, g)]
-        along = [w for g, w in zip(first, weights(xs), strict=True) if g is not None and tracks(gm, g)]
-        second = grad(there, [*xs, *us], along, create_graph=True, materialize_grads=True) if there else []
-        assert gm._recording()
-    return [zeros_for(g, x) for g, x in zip(first, xs, strict=True)], list(second) or [*map(gnp.zeros_like, xs + us)]
 
 
 def twice_nested(sample: Sample, arrays: list[Array]) -> tuple[list[Any], list[Any]]:
@@ -65,7 +37,7 @@ def twice_nested(sample: Sample, arrays: list[Array]) -> tuple[list[Any], list[A
 
     xs = [points[k] for k in where]
     places = [*where, *[k for k, u in enumerate(us, start=count) if u.dtype.kind in "fc"]]
-    second = dict(zip(places, vjp(first, [*points, *us], places, weights(xs)), strict=True))
+    second = dict(zip(places, vjp(first, [*points, *us], places, [u * 0.7 for u in seeds(xs)]), strict=True))
     every = [*where, *range(count, count + len(us))]
     return first(*points, *us), [second.get(k, gnp.zeros_like((points + us)[k])) for k in every]
 

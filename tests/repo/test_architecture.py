@@ -348,7 +348,7 @@ def bindings(node):
 
 def only_read(name, tree):
     """Whether every use of a name looks into what it names and does not let go of it."""
-    parents = {id(inner): node for node in ast.walk(tree) for inner in ast.iter_child_nodes(node)}
+    parents = parents_in(tree)
     stores = 0
     for node in ast.walk(tree):
         if isinstance(node, ast.alias) and name in (node.name, node.asname):
@@ -361,6 +361,12 @@ def only_read(name, tree):
         elif not is_reading(node, user, parents):
             return False
     return stores == 1
+
+
+@functools.cache
+def parents_in(tree):
+    """For the id of each node of a module, the node that holds it."""
+    return {id(inner): node for node in ast.walk(tree) for inner in ast.iter_child_nodes(node)}
 
 
 def is_reading(node, user, parents):
@@ -380,13 +386,26 @@ def is_used_elsewhere(name, module, modules):
     """Return whether another module imports the name or uses it as an attribute."""
     own = module.rpartition(".")[2]
     for other, tree in modules.items():
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Attribute) and node.attr == name and getattr(node.value, "id", None) == own:
-                return True
-            from_it = isinstance(node, ast.ImportFrom) and other != module and module in imported(node, other, modules)
-            if from_it and {alias.name for alias in node.names} & {name, "*"}:
+        attributes, imports = attributes_and_imports(tree)
+        if (own, name) in attributes:
+            return True
+        for node in imports if other != module else ():
+            names = {alias.name for alias in node.names}
+            if names & {name, "*"} and module in imported(node, other, modules):
                 return True
     return False
+
+
+@functools.cache
+def attributes_and_imports(tree):
+    """The pairs (name, attribute) of `name.attribute` in a module, and its `from ... import` statements."""
+    attributes, imports = set(), []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute):
+            attributes.add((getattr(node.value, "id", None), node.attr))
+        elif isinstance(node, ast.ImportFrom):
+            imports.append(node)
+    return frozenset(attributes), tuple(imports)
 
 
 def is_constant(name, node, module, modules):

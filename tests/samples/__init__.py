@@ -49,6 +49,7 @@ from samples._table import (
     pop_gradient_array,
     seeds,
     tensors,
+    twice_on_one_tape,
 )
 
 __all__ = [
@@ -94,5 +95,6 @@ __all__ = [
     "special",
     "statistics",
     "tensors",
+    "twice_on_one_tape",
     "ufuncs",
 ]

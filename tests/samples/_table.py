@@ -20,6 +20,7 @@ from helpers import pop_grad, tracks
 import gradmgr.numpy as gnp
 from gradmgr import GradManager, Tensor, asarray
 from gradmgr._arrays.libraries import to_device
+from gradmgr._transforms.grad import grad
 
 Array = Any
 
@@ -182,9 +183,38 @@ def gradients(sample: Sample, arrays: list[Array]) -> list[Any]:
     manager = GradManager().attach(attached)
     with manager:
         outs = [y for y in flat(sample.call(gnp, *points)) if tracks(manager, y)]
-        dys = [to_device(u, y.device) for u, y in zip(seeds(outs), outs, strict=True)]
-        manager.backward(outs, dys)
+        manager.backward(outs, _seeds_beside(outs))
     return [pop_gradient_array(t) for t in attached]
+
+
+def twice_on_one_tape(sample: Sample, arrays: list[Array]) -> tuple[list[Any], list[Any]]:
+    """First and second derivatives by grad(create_graph=True); the second with respect to the cotangents, too."""
+    points = tensors(sample, arrays)
+    xs = [points[k] for k in sample.where]
+    gm = GradManager().attach(xs)
+    with gm:
+        made = flat(sample.call(gnp, *points))
+        us = [asarray(u) for u in _seeds_beside(made)]
+        gm.attach(us)
+        pairs = [(y, u) for y, u in zip(made, us, strict=True) if tracks(gm, y)]
+        outs, dys = [y for y, _ in pairs], [u for _, u in pairs]
+        # A sample whose results are all constants has no outputs, which grad() refuses: its gradients are None.
+        first = grad(outs, xs, dys, create_graph=True, allow_unused=True) if outs else [None] * len(xs)
+        weights = [u * 0.7 for u in _seeds_beside(xs)]
+        weighted = [(g, w) for g, w in zip(first, weights, strict=True) if g is not None and tracks(gm, g)]
+        there, along = [g for g, _ in weighted], [w for _, w in weighted]
+        second = grad(there, [*xs, *us], along, create_graph=True, materialize_grads=True) if there else []
+        assert gm._recording()
+    return [_zeros_for(g, x) for g, x in zip(first, xs, strict=True)], list(second) or [*map(gnp.zeros_like, xs + us)]
+
+
+def _seeds_beside(outs: list[Any]) -> list[Array]:
+    """A cotangent for each result, on its device."""
+    return [to_device(u, y.device) for u, y in zip(seeds(outs), outs, strict=True)]
+
+
+def _zeros_for(g: Tensor | None, x: Tensor) -> Tensor:
+    return gnp.zeros_like(x) if g is None else g
 
 
 def wide(x: Any) -> Any:
