@@ -44,7 +44,7 @@ class _Recording:
         raise NotImplementedError
 
     def release(self) -> None:
-        """Stop recording and forget the history; allowed at any time, in any order and context.
+        """Stop recording and free the history; allowed at any time, in any order and context.
 
         Inside a manager's own backward it takes effect when that is over. A group releases all of its managers.
         """
@@ -55,14 +55,14 @@ class _Recording:
             raise
 
     def _release(self) -> None:
-        """Do what `release` does; called again where an exception strikes."""
+        """Do what `release` does; called again where an exception interrupts it."""
         raise NotImplementedError
 
     def __enter__(self) -> Self:
         self.record()
         try:
             return self
-        except BaseException:  # struck here, where the with statement would not leave the block
+        except BaseException:  # raised here, as by a signal, where the with statement would not call `__exit__`
             complete(self._release)
             raise
 
@@ -85,7 +85,7 @@ class GradManager(_Recording):
     thread or asyncio task.
 
     Args:
-        with_stack: remember for each operation the line of the program it stands in, for `summary`,
+        with_stack: keep for each operation the line of the program that called it, for `summary`,
             `explain`, errors and pictures; recording is then several times slower.
         budget: bytes, as a number or text such as "2GiB", "500MB" or "1.5 GiB". When what a recording alone keeps
             alive exceeds them, the oldest values, which backward needs last, move out; they come back, the same bits,
@@ -118,7 +118,7 @@ class GradManager(_Recording):
         self._tape: Tape | None = None
         self._self = weakref.ref(self, close_recorders_of)
         self._after_backward: list[Callable[[], Any]] = []
-        self._in_backward = threading.Lock()  # held in a with block: whatever strikes a backward, it is over then
+        self._in_backward = threading.Lock()  # held in a with block, so that it is free after any exception
         self._release_asked = False  # by `release` inside a backward, for its end
         self._run: BackwardRun | None = None  # of the backward under way, where it has callbacks
         self._has_callbacks = False  # or had them once: without, backward needs no BackwardRun
@@ -387,7 +387,7 @@ class GradManager(_Recording):
             self._tape = None
 
     def __del__(self) -> None:
-        """Release; where the collector may have interrupted anything, only close the tape, which is inert then."""
+        """Release; where the collector may have interrupted any code, only close the tape, which is inert then."""
         if getattr(self, "_tape", None) is not None:
             complete(self._release_dying)
 

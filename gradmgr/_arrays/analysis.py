@@ -1,6 +1,6 @@
 """What the machine makes of the calls of a capture, in whose memory everything lies, and what need not be made.
 
-A call that only computes what nobody reads is dropped. A copy of a whole array that nothing reads afterwards is too:
+A call whose results are not read is dropped. A copy of a whole array that nothing reads afterwards is too:
 what computes the array writes it at once to where it is copied.
 """
 
@@ -98,7 +98,7 @@ class Analysis:
     # ------------------------------------------------------------ what need not be made
 
     def simplify(self, results: set[int]) -> None:
-        """Drop copies, and calls that compute what nobody reads; the results are slots."""
+        """Drop copies, and calls whose results are not read; the results are slots."""
         self._forward_copies(results)
         self._drop_dead_calls(results)
 

@@ -9,7 +9,7 @@ NESTS = (tuple, list, dict, slice)
 
 
 def leaves_in(value: Any) -> Iterator[Any]:
-    """Yield what stands in nested tuples, lists, dicts and slices; anything else is a leaf by itself."""
+    """Yield the leaves of nested tuples, lists, dicts and slices; anything else is a leaf by itself."""
     if isinstance(value, slice):
         value = (value.start, value.stop, value.step)
     elif isinstance(value, dict):

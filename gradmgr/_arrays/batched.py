@@ -53,7 +53,7 @@ class Level:
             self._gradients[id(t)] = weakref.ref(t), before
 
     def given_gradients(self) -> Iterator[tuple[Any, Any]]:
-        """Yield the tensors that `note_gradient` was told of and that are alive, with what it was given of each."""
+        """Yield the tensors passed to `note_gradient` that are alive, each with its gradient before."""
         for known, before in self._gradients.values():
             t = known()
             if t is not None:
@@ -65,7 +65,7 @@ class Level:
         written[key] = weakref.ref(t, lambda _: written.pop(key, None)), before
 
     def written_tensors(self) -> list[tuple[Any, Any]]:
-        """Return the tensors that `note_write` was told of and that are alive, with what they were before."""
+        """Return the tensors passed to `note_write` that are alive, each with its value before."""
         return [(t, before) for known, before in list(self._written.values()) if (t := known()) is not None]
 
     @property
@@ -215,7 +215,7 @@ def highest_level(values: Iterable[Any]) -> Level | None:
 
 
 def refuse_conversion(what: str) -> NoReturn:
-    """Raise: one value was asked for, and there is another one for each example."""
+    """Raise: a single value is needed, and each example has its own."""
     raise errors.BatchedValueError(
         f"{what} of a tensor inside vmap: its values differ between examples, so there is no one value to convert or "
         "to branch on; use where() instead of if, keep to functions of tensors, or call the function without vmap"

@@ -1,6 +1,6 @@
 """CapturedGenerator: stands for a Generator while a function is captured, so that what it draws is captured, too.
 
-It stands in a module of its own since importing `numpy.random` takes time.
+It is a module of its own since importing `numpy.random` takes time.
 """
 
 from __future__ import annotations

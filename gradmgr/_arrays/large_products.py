@@ -1,6 +1,6 @@
 """Large matrix products in float32 of eager calls: by oneDNN, where it was measured to be faster than NumPy's BLAS.
 
-For which products that is, and on which processors, stands in `products`. Here are those of 0.1 ms and more, of which
+For which products that is, and on which processors, `products` says. Here are those of 0.1 ms and more, of which
 oneDNN takes .8 to .95 of the time that OpenBLAS does; to prepare a call of it takes 3 us. It computes on the calling
 thread, so that NumPy's BLAS computes them where it has several threads.
 """

@@ -454,7 +454,7 @@ def may_hold(mask: Array) -> bool:
 def sum_over(array: Array, axes: tuple[int, ...], keepdims: bool = False) -> Array:
     """Sum over axes; by the ufunc where that is NumPy's own, without its Python wrappers."""
     if array.__class__ is np.ndarray:
-        # Sums over the first axis, or all, are not short; it is asked first, as it takes the least time.
+        # Sums over the first axis, or all, are not short; tested first, as that takes the least time.
         if axes and axes[0] and array.size >= NUMBERS and array.shape[-1] <= FEW:  # a single axis is longer, too
             return sum_of_numpy(array, axes, keepdims)
         return add_reduce(array, axis=axes, keepdims=keepdims)

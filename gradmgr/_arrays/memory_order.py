@@ -2,7 +2,7 @@
 
 Images have the shape (batch, channels, rows, columns). Convolutions by oneDNN return them with the channels last in
 memory, as if they were a transposed array (batch, rows, columns, channels): this is how the library reads and writes
-them fastest, and NumPy's functions of elements keep such an order. What depends on it is asked here.
+them fastest, and NumPy's functions of elements keep such an order. The functions here tell which order an array has.
 """
 
 from __future__ import annotations

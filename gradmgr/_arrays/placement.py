@@ -1,9 +1,9 @@
 """Where the arrays of a native replay lie, and the words that the machine reads.
 
 What the machine makes lies in one block, the arena, in which memory serves again when nothing reads it any more. What
-leaves the replay, as a result or into a function that may keep it, is in memory of its own, which the machine is told
-in each call, like that of the inputs and of what Python makes in between. Until it is written, that memory is free for
-what the machine makes before, so that a replay needs little more than what it returns.
+leaves the replay, as a result or into a function that may keep it, is in memory of its own, whose address the machine
+gets in each call, like that of the inputs and of what Python makes in between. Until it is written, that memory is
+free for what the machine makes before, so that a replay needs little more than what it returns.
 """
 
 from __future__ import annotations

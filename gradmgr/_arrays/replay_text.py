@@ -11,7 +11,7 @@ buffers:
         del v2
         return v0,
 
-What is small and seen by nobody else is not dropped: a later result takes its name, as `del` is most of what Python
+What is small and not used elsewhere is not dropped: a later result takes its name, as `del` is most of what Python
 takes to compile a line.
 
 Results of ufuncs and of some other functions go into buffers that the function keeps, each of which serves again when
@@ -443,7 +443,7 @@ def _is_numpys(function: Any) -> bool:
 
 
 def begins_effects(function: Any) -> bool:
-    """Tell whether a function is told of by `begun`, and appends to it together with what it changes."""
+    """Tell whether a function appends to `begun`, together with what it changes."""
     return bool(getattr(function, "begins_effects", False))
 
 

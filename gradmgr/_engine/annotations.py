@@ -17,7 +17,7 @@ class Annotations:
     Attributes:
         hooks: on values and on the ops that computed them.
         metadata: of graph nodes.
-        retaining: tensors that want their gradient in `.grad`.
+        retaining: tensors whose gradient is to be kept in `.grad`.
         retained: those of them that this backward reached, with the gradients.
         gathered: what hooks on several tensors have seen in this backward.
         endings: functions to call when this backward is done.

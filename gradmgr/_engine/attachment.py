@@ -1,4 +1,4 @@
-"""The tensors attached to a manager, what it knows of each, and the checks of the arguments of `attach`."""
+"""The tensors attached to a manager, the specification of each, and the checks of the arguments of `attach`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Callback = Callable[[Tensor, Tensor], Any]
 
 
 class AttachSpec:
-    """What a manager knows of an attached tensor: `tensor`, a weak reference, and `callbacks`, a list.
+    """The specification of an attached tensor: `tensor`, a weak reference, and `callbacks`, a list.
 
     >>> import weakref
     >>> from gradmgr import AttachSpec, tensor

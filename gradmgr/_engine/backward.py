@@ -237,12 +237,12 @@ class BackwardRun:
         return lambda t, g: self._call_manager("_receive", t, _as_tensor(g))
 
     def _start(self) -> None:
-        """Call what is to know that gradients are about to be propagated."""
+        """Call the `begin` of callback objects, before gradients are propagated."""
         self._call(self._begin)
         self._phase = "backward"
 
     def _finish_with(self, collects: bool, gradients: dict[Tensor, Tensor]) -> None:
-        """Call what is to know that gradients are propagated; a collector that is used gets those it has asked for."""
+        """Call the collector, where it is used, and the `finish` of callback objects: all gradients are propagated."""
         if capturing() is None:
             self._complete(collects, gradients)
             return

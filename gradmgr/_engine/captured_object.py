@@ -1,8 +1,9 @@
 """Stand-ins for objects of the program's that have array functions of their own, while a function is captured.
 
-What such an object computes, by NumPy's functions or by methods of its own, may depend on what nobody else can see. So
-its stand-in calls it, then and in each replay, at the same place: arrays that it gives are captured as the results of
-that call, other objects get stand-ins again, and numbers, texts and the like are what a replay must find the same.
+What such an object computes, by NumPy's functions or by methods of its own, may depend on state that a capture cannot
+see. So its stand-in calls it, then and in each replay, at the same place: arrays that it gives are captured as the
+results of that call, other objects get stand-ins again, and numbers, texts and similar values must be the same in each
+replay.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Clean-up that comes to its end though exceptions strike it: Ctrl-C, MemoryError, the handler of an alarm.
 
-Where clean-up stands in two `except` clauses, one around the other, the outer is for a second exception that strikes
-when the inner one has begun and `complete` has not. They stand in each function's own body, and not in one helper: an
+Where clean-up is in two `except` clauses, one around the other, the outer is for a second exception that strikes
+when the inner one has begun and `complete` has not. They are in each function's own body, and not in one helper: an
 exception may strike at the very beginning of that helper, when what is to be undone has been done already.
 """
 
@@ -54,7 +54,7 @@ class Scope:
     An object may be opened several times, and in several threads. Each time `_begin` makes what stands for it, before
     anything is opened, so that whatever is opened then can be closed; `_close` may be called twice.
 
-    Where the with statement stands in gradmgr itself, `run` is to be preferred: no code of an `__exit__` can catch
+    Where the with statement is gradmgr's own, `run` is to be preferred: no code of an `__exit__` can catch
     what strikes at its very beginning.
     """
 

@@ -1,4 +1,4 @@
-"""Nested containers: lists, tuples, named tuples, dicts and dataclasses, their leaves, and the like of them."""
+"""Nested containers: lists, tuples, named tuples, dicts and dataclasses, their leaves, others of that structure."""
 
 from __future__ import annotations
 

@@ -359,7 +359,7 @@ def close_recorders_of(owner: Any) -> None:
     """Close the tapes of a manager that is gone, where an exception struck at the very beginning of its `__del__`.
 
     Args:
-        owner: the dead reference by which the tapes know it.
+        owner: the weak reference to it, dead by now, that its tapes hold.
     """
     for rec in recorders(current()):
         if getattr(rec, "owner", None) is owner:  # forward mode has none
@@ -447,7 +447,7 @@ def rebind(x: Tensor, z: Tensor) -> Tensor:
         try:
             _rebind(x, z, state)
         except BaseException:
-            complete(_rebind, x, z, state)  # the value and what the recorders know of it change together
+            complete(_rebind, x, z, state)  # the value and its node ids change together
             raise
     except BaseException:
         complete(_rebind, x, z, state)

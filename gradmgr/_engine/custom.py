@@ -139,7 +139,7 @@ class _Rules:
         call: the op's function: on plain arrays the kernel.
         entry: makes an entry of node ids, values and parameters, for the general path.
         vjp: the vjp of an entry; of an op of several results it gets their gradients in a dict.
-        scope: the globals of these functions, which refer to it and stand in it.
+        scope: the globals of these functions, and these functions by name.
     """
 
     def __init__(

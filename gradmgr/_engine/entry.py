@@ -48,7 +48,7 @@ class Kind(NamedTuple):
     name: Callable[[Entry], str] | None = None
 
 
-# By code. The loop of backward looks up nothing but vjps, so they stand in a dict of their own.
+# By code. The loop of backward looks up nothing but vjps, so they have a dict of their own.
 KINDS: dict[str, Kind] = {}
 VJPS: dict[str, Vjp] = {}
 
@@ -210,18 +210,18 @@ declare_kind("result", Kind("result", one_input), _vjp_of_result)
 # One of these, of a value that was computed inside a checkpointed function: it also holds the call.
 declare_kind("checkpoint.result", Kind("result", one_input), _vjp_of_result)
 
-# An intermediate that is attached gets another node id through this entry, so that what was computed from it before
-# is told apart from what comes after.
+# An intermediate that is attached gets another node id through this entry: what was computed from it before, under
+# the old one, does not add to its gradient.
 declare_kind("attach", Kind("attach", one_input), _vjp_of_attach)
 
 # An entry whose kept value was overwritten: (code, node id, ids of the inputs, the code it had).
 declare_kind("stale", Kind("stale", ids_in_tuple), _vjp_of_stale)
 
 # What a step of an optimiser that is not recorded made of its inputs: (code, node id, ids of the inputs, where). To
-# differentiate it is an error; without the entry the gradient would end there without a word.
+# differentiate it is an error; without the entry the gradient would silently end there.
 declare_kind("unrecorded step", Kind("unrecorded step", ids_in_tuple), _vjp_of_unrecorded_step)
 
-# A value that depends on nothing; a tape knows it so that it may be differentiated, with zeros for result.
+# A value that depends on nothing; the tape tracks it so that it can be differentiated, with zeros as the result.
 declare_kind("constant", Kind("constant", no_inputs), _vjp_of_constant)
 
 # Where backward ends: a value whose gradient is wanted, with the entry that computed it.

@@ -74,10 +74,10 @@ def write(results: dict[Tensor, Any], outer: Any, replaced: Container[Tensor] = 
                     changed.append((held, _sum_of_rows(held, rows, adding)))
                 continue
             if isinstance(g, Tensor):
-                g = g._array  # and the Tensor is dropped: what else holds the array is asked next
+                g = g._array  # and the Tensor is dropped: references to the array are counted next
             made = _new(Tensor)  # `wrap`, inlined
             made._array = g
-            made._rec = g = None  # what else holds the array is asked next
+            made._rec = g = None  # no reference here: `own_gradient` and `_sum` count them
             if held is not None and adding:
                 made._array = _sum(held._array, made)
             else:
@@ -158,7 +158,7 @@ def own_gradient(made: Tensor, t: Tensor) -> Tensor:
     is_like = g.__class__ is np.ndarray and g.base is None and g.ndim and g.strides == a.strides
     if is_like and getrefcount(g) <= ARRAY_IN_LOCAL and g.flags.owndata:  # the common case, without calls
         return made
-    g = None  # what else holds the array is asked next
+    g = None  # no reference here: `is_private` counts them
     if memory.is_private(made) and _is_dense_like(made._array, a):
         return made
     g = made._array

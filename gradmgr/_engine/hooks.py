@@ -25,7 +25,7 @@ class RemovableHandle:
     __slots__ = ("_places",)
 
     def __init__(self, wanted: Iterable[HookPlace]) -> None:
-        """Register functions; the handle knows of each before it is there, so that what is there can be removed."""
+        """Register functions; the handle notes each before it is registered, so that all that are can be removed."""
         wanted = list(wanted)
         self._places = [(place.hooks, object()) for place in wanted]
         try:
@@ -94,7 +94,7 @@ class Hooks:
 class LeafHooks:
     """The hooks of an attached tensor, called in every backward of every manager that it is attached to.
 
-    Threads may attach one tensor to their managers at once: a lock makes sure that each manager knows of each hook.
+    Threads may attach one tensor to their managers at once: a lock makes sure that each manager sees each hook.
     """
 
     __slots__ = ("_managers", "post", "tensor")

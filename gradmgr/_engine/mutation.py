@@ -210,7 +210,7 @@ copied: Function = linear("copy", writable_copy, lambda g: g)
 
 
 def calls_to_forget(t: Tensor, recorders: Iterable[Recorder]) -> list[Call]:
-    """Return the calls by which recorders forget a tensor, as after a write of a constant in place."""
+    """Return the calls after which no recorder tracks a tensor, as after a write of a constant in place."""
     calls: list[Call] = []
     forgotten = []
     for rec in recorders:

@@ -26,7 +26,7 @@ class Observer:
     # Whether `after_vjp` is to be called; backward then takes its general path.
     follows_backward = False
 
-    # The lowest is asked first; among equals those of the context, the innermost first, then the tape's own.
+    # The lowest is called first; among equals those of the context, the innermost first, then the tape's own.
     rank = 0
 
     def observe(self, tape: Any, e: Entry) -> Entry | None:
@@ -72,7 +72,7 @@ class ObservedEntries(list[Any]):
         self._moving = threading.Lock()
 
     def catch_up(self) -> None:
-        """Move here what stands in the list that was there before; it is empty only when all of it stands here."""
+        """Move the entries of the list before this one here; that is empty only when all of them are here."""
         with self._moving:
             added = self._before[:]
             self.extend(added)

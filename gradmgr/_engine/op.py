@@ -45,12 +45,12 @@ class Op:
         self.jvp: Callable[..., Any]
 
 
-# The op table, by name. How the entries of ops are read stands in `entry.KINDS`, by code.
+# The op table, by name. How the entries of ops are read is in `entry.KINDS`, by code.
 OPS: dict[str, Op] = {}
 
 
 def register(op: Op) -> Op:
-    """Enter an op in the table; each name stands there once."""
+    """Enter an op in the table; each name is there once."""
     if op.name in OPS:
         raise ValueError(f"op {op.name!r} is declared twice")
     OPS[op.name] = op
@@ -72,7 +72,7 @@ def argument_positions(rule: Rule, names: Sequence[str], op: str) -> tuple[int, 
     """Return the positions in `names` of what a rule asks for after its gradient.
 
     Raises:
-        TypeError: the rule asks for something that is not on offer.
+        TypeError: the rule asks for a name that is not among `names`.
     """
     asked = parameters(rule)[1:]
     for name in asked:

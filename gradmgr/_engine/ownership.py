@@ -12,7 +12,7 @@ Grads = dict[Any, Any]
 
 
 class Ownership(set[Any]):
-    """The node ids of values whose gradient stands in a buffer that this backward pass made and may add into.
+    """The node ids of values whose gradient is in a buffer that this backward pass made and may add into.
 
     There are two ways into it. `own_buffer` says that a buffer was made for this gradient alone. `own_sum` says that
     the gradient is a new sum; which counts only where gradients are plain arrays. Both are the set's `add` here, so

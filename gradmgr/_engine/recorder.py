@@ -12,9 +12,9 @@ class Recorder:
     """Records the operations of a context.
 
     A recorder gives each value that it tracks a node id: on a tape an object that names the value, in forward mode
-    the cell that holds its tangent. The id stands in one of three places. A Tensor has room for one recorder's id
+    the cell that holds its tangent. The id is stored in one of three places. A Tensor has slots for one recorder's id
     (`_rec`, `_node_id`), which is all that the fast path needs. The ids of attached tensors, which several recorders
-    may track, also stand in `leaf_ids`. Where both are taken the id goes to the tensor's `_overflow_ids`.
+    may track, are also in `leaf_ids`. Where these slots are taken the id goes to the tensor's `_overflow_ids`.
     """
 
     __slots__ = ("__weakref__", "has_overflow_ids", "leaf_ids", "open", "outer", "trace_log")
@@ -50,7 +50,7 @@ class Recorder:
         return node_ids if any(node_id is not None for node_id in node_ids) else None
 
     def track(self, t: Tensor, node_id: Any) -> None:
-        """Let `t` have this node id from now on."""
+        """Give `t` this node id from now on."""
         rec = t._rec  # read once, as other threads set it
         if rec is None or rec is self or not rec.open:
             t._node_id = node_id
@@ -62,7 +62,7 @@ class Recorder:
         self.has_overflow_ids = True
 
     def untrack(self, t: Tensor) -> None:
-        """Let `t` have no node id any more."""
+        """Take its node id from `t`: it is not tracked any more."""
         self.leaf_ids.pop(t, None)
         if t._rec is self:
             t._rec = None
@@ -87,7 +87,7 @@ class Recorder:
 
 
 def overflow_id(t: Tensor, rec: Recorder) -> Any:
-    """Return the node id of `t` that stands where the fast path does not look, or None."""
+    """Return the node id of `t` stored where the fast path does not look, or None."""
     overflow = getattr(t, "_overflow_ids", None)
     return overflow.get(rec) if overflow else None
 

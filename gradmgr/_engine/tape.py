@@ -1,4 +1,4 @@
-"""Tape: records the operations on tracked tensors for backward, and forgets them."""
+"""Tape: records the operations on tracked tensors for backward, and drops those that backward cannot need."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _BYTES = 1 << 25
 
 
 def _no_owner() -> None:
-    """Stand for the manager of a tape that has none."""
+    """Return None, as a weak reference does that is dead: the owner of a tape without a manager."""
 
 
 class Tape(Recorder):
@@ -90,7 +90,7 @@ class Tape(Recorder):
     # ------------------------------------------------------------ recording
 
     def add_leaf(self, t: Tensor) -> None:
-        """Take `t` as a leaf from here on, unless it is one: what was computed from it before does not count."""
+        """Make `t` a leaf from here on, unless it is one: what was computed from it before gives it no gradient."""
         if t in self.leaves:  # of the value it had; to take the present one would lose what was computed from that
             return
         known = self.node_id_of(t)
@@ -179,7 +179,7 @@ class Tape(Recorder):
                     self.annotations = Annotations()
         return self.annotations
 
-    # ------------------------------------------------------------ forgetting
+    # ------------------------------------------------------------ dropping entries
 
     def sweep(self, *, everything: bool = False) -> None:
         """Drop the entries whose results are not referenced any more.
@@ -201,7 +201,7 @@ class Tape(Recorder):
             return
         start = 0 if everything or end > self._all_at else self._seen
         kept = self._drop_unheld(entries, start, end)
-        self._seen = max(kept - 1, 0)  # the last one is held by the operation that calls, and looked at again
+        self._seen = max(kept - 1, 0)  # the calling operation holds the last result, so that one is looked at again
         if start == 0:
             self._all_at = 2 * kept + _MANY
         self.limit = kept + _entries_until_sweep(entries)
@@ -269,7 +269,7 @@ def _entries_until_sweep(entries: list[Any]) -> int:
 
 
 def _is_only_annotated(annotations: Annotations, e: Entry) -> bool:
-    """Tell whether only its entry and the annotations hold a node id; they then forget it."""
+    """Tell whether only its entry and the annotations hold a node id; drop it from these if so."""
     references = annotations.references(e[1])
     if references == 0 or sys.getrefcount(e[1]) > NODE_ID_IN_ENTRY + references:
         return False

@@ -225,7 +225,7 @@ def nested_call(count: int) -> str:
 
 # ---------------------------------------------------------------- compiling
 
-# The functions that stand in until the first call, by parameters and key: most ops share them, which takes half of
+# The functions called until the first call compiles an op's own, by parameters and key: ops share them, which halves
 # the import time.
 _STAND_INS: dict[tuple[str, str], types.FunctionType] = {}
 
@@ -234,7 +234,7 @@ def compile_function(source: str, name: str, file: str, scope: dict[str, Any]) -
     """Compile the one function of a source text, under another name; tracebacks show its source.
 
     Args:
-        source: the text; what it names stands in `scope`.
+        source: the text; the names in it are looked up in `scope`.
         name: `__name__` of the function.
         file: what tracebacks call its file: `<gradmgr file>`.
         scope: its globals.

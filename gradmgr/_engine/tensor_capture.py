@@ -1,7 +1,7 @@
 """TensorCapture: what a function does to Tensors, written down as further calls among those on their arrays.
 
-While a function is captured, two slots of the class Tensor, `_array` and `_grad`, are replaced by descriptors. Whoever
-reads `t._array` in the captured context gets a captured array; whoever writes one leaves the array inside in the slot.
+While a function is captured, two slots of the class Tensor, `_array` and `_grad`, are replaced by descriptors. To
+read `t._array` in the captured context gives a captured array; to write one leaves the array inside in the slot.
 So the tensors are at each moment what they would be without the capture, for other threads too, and nothing is to be
 put right when it ends or fails.
 
@@ -101,11 +101,11 @@ def are_distinct(*tensors: Tensor) -> bool:
 
 
 class _Known(weakref.ref[Tensor]):
-    """What a capture knows of a tensor.
+    """The state of a tensor in a capture.
 
     Attributes:
         key: the tensor's identity.
-        slot: where a replay has the tensor itself; None for one that was made since and that nobody was given.
+        slot: where a replay has the tensor itself; None for one made since the capture began and not yet given out.
         array: its array, captured; None where it must be read, or is not one that is captured, as inside vmap.
         is_changed: whether the array must be written by a replay.
         knows_grad: whether its gradient was read or written.
@@ -225,7 +225,7 @@ def _is_of_object(call: Call) -> bool:
 
 
 class Residuals:
-    """What a call that is made as a whole leaves for a later one, and nobody else looks into.
+    """What a call that is made as a whole leaves for a later one; no other code reads it.
 
     Attributes:
         value: what it leaves.

@@ -607,7 +607,7 @@ class TensorMembers:
         """Fill with integers from `low` to `high` - 1; with one number, from 0 to that less 1."""
 
     def ravel(self, order: str = "C") -> Tensor:
-        """Flatten as `numpy.ravel`; order="K" goes by the memory as it lies."""
+        """Flatten as `numpy.ravel`; order="K" follows the order in memory."""
 
     @property
     def real(self) -> Tensor:

@@ -57,7 +57,7 @@ class Place:
         return hash(self._key)
 
     def identity(self) -> Any:
-        """Return what differs for two places in which different things stand."""
+        """Return a value that differs between two places that hold different objects."""
         if self.use.kind == APPENDS:
             return id(self.read())
         if self.use.key is not None:

@@ -78,7 +78,7 @@ def united(many: list[Uses | None]) -> Uses:
 
 
 def _agree(uses: set[Use] | Uses) -> bool:
-    """Tell whether each thing is used in one way: the name itself, or items of it."""
+    """Tell whether each object is used in one way: the name itself, or items of it."""
     keys = [use.key for use in uses]
     return len(set(keys)) == len(keys) and (None not in keys or len(keys) == 1)
 

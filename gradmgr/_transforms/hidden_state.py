@@ -2,7 +2,7 @@
 
 What a function reads of them may differ from one call to the next without any name's standing for something else: the
 clock, a file, a setting of the interpreter, what an object written in C holds. Only what is known to be free of that is
-let through, so that what nobody has thought of is refused, not taken for a constant.
+let through, so that an unforeseen case is refused, not taken for a constant.
 """
 
 from __future__ import annotations

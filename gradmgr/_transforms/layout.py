@@ -36,7 +36,7 @@ class Layout:
         width, height: of the whole.
 
     Raises:
-        ValueError: there are so many long edges that nobody could follow them.
+        ValueError: there are too many long edges for a readable picture.
     """
 
     def __init__(self, sizes: Sequence[tuple[float, float]], inputs: Sequence[Sequence[int]]) -> None:

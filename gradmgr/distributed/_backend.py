@@ -208,7 +208,7 @@ class Group:
         """Reduce an array over the ranks, in place, as `start_all_reduce`, and wait.
 
         Returns:
-            By what it is still to be multiplied for a mean, which whoever copies it can do at once; None for nothing.
+            By what it is still to be multiplied for a mean, which the caller can do while it copies; None for nothing.
         """
         self.start_all_reduce(array, op, None, more).wait()
         return None

@@ -223,7 +223,7 @@ class TopKCallback(_CompressedCallback):
             t = ref()
             if t is not None and a.any():
                 self._residuals[id(t)] = ref, a
-            elif t is not None:  # else a parameter that nobody reaches would receive zeros
+            elif t is not None:  # else a parameter that no rank reaches would receive zeros
                 self._residuals.pop(id(t), None)
 
     def _amount(self, found: _Pass, t: Tensor) -> Any:
@@ -247,7 +247,7 @@ class TopKCallback(_CompressedCallback):
         first, second = chosen.nbytes, chosen.nbytes + chosen.size * dtype.itemsize
         result = xp.zeros(found.size, dtype)
         for row in everyones:  # in the order of the ranks, so that all of them find the same bits
-            # copies, as they may not lie where their dtype wants it
+            # copies, as their memory may not be aligned for their dtype
             result[row[:first].copy().view(chosen.dtype)] += row[first:second].copy().view(dtype)
         if self.reduce_method == "mean":
             result /= group.size

@@ -30,19 +30,19 @@ _MONITOR_START = 30.0  # seconds within which the monitor must answer
 
 
 class LocalRanks:
-    """What a rank tells the others of its machine and learns of them: nothing, where there is no monitor."""
+    """What the ranks of a machine report to each other: nothing, where there is no monitor."""
 
     def start(self) -> None:
         """Say that MPI is initialized."""
 
     def connect(self) -> None:
-        """Learn which ranks there are, all of whom have started."""
+        """Take the list of ranks, all of which have started."""
 
     def set_activity(self, text: str, waits: bool) -> None:
         """Say what this rank does."""
 
     def set_informed(self) -> None:
-        """Say that this rank was told of the failure of another."""
+        """Report that this rank has been informed of the failure of another."""
 
     def fail(self, text: str) -> None:
         """Say that this rank ends, and by what."""

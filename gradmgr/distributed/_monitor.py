@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-# The states of a rank: in MPI_Init; in its program; told that another failed; failed itself; finalized.
+# The states of a rank: in MPI_Init; in its program; informed that another failed; failed itself; finalized.
 STARTING, RUNNING, INFORMED, FAILED, DONE = range(5)
 
 _SLOTS = 1024  # ranks that a monitor can take
@@ -134,7 +134,7 @@ def exit_status(handle: int, process: int) -> int | None:
     """Return the status of a process that has ended, as `os.waitpid` has it; None where it is not known.
 
     /proc shows it until the parent of the process has asked for it; from then on Linux 6.15 and later give it to
-    whoever has a file descriptor of the process.
+    a process that has a file descriptor of it.
     """
     import fcntl  # not on Windows, where this is not called
 

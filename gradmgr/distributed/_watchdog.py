@@ -197,7 +197,7 @@ class Watchdog(WatchdogBase):
             time.sleep(1e-3)
 
     def has_failed(self) -> bool:
-        """Return whether this rank failed, or was told that another did."""
+        """Return whether this rank failed, or was informed that another did."""
         return self._failed or bool(self._failures)
 
     def abort(self) -> None:

@@ -24,7 +24,7 @@ the rules divide 0 by 0; so they do, in svd, by values that vanish. There the de
 where values were not used. That vectors received cotangents of 0 does not say that they were not used:
 they may have been multiplied by an f(w) = 0, as in a reconstruction at a matrix of zeros. So it counts
 only if the values received 0, too, or equal cotangents while they differ in their last bits, and f cannot
-be 0 at both. What this cannot tell apart is a reconstruction, at values that are exactly equal with f = 0,
+be 0 at both. What this cannot distinguish from it is a reconstruction, at values that are exactly equal with f = 0,
 of which the cotangent is exactly 0 on the diagonal between these vectors: it gets 0.
 """
 

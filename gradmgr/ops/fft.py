@@ -6,7 +6,7 @@ is its inverse under the other norm ("forward" for "backward", "ortho" for itsel
 
 The transforms between real values and half a spectrum are linear over the real numbers only. In
 `irfft` every frequency but the first, and the last of an even length, counts for itself and its
-mirror image, so it counts twice; in `rfft` it does not. That is all that their adjoints must mend:
+mirror image, so it counts twice; in `rfft` it does not. Their adjoints correct for that alone:
 the adjoint of `rfft` is `irfft` with those frequencies halved, and that of `irfft` is `rfft` with
 them doubled. The imaginary parts that `irfft` ignores get 0 by themselves.
 """

@@ -146,7 +146,7 @@ def logsumexp(a: Any, axis: Any = None, b: Any = None, keepdims: bool = False, r
     """Return log(sum(b exp(a))) along axes without overflow, with return_sign=True that of |sum| and the sign.
 
     The derivative is softmax(a); where every a is -inf the result is -inf and the derivative 0,
-    as a fully masked row wants it. Integers are taken as float64.
+    as a fully masked row needs. Integers are taken as float64.
 
     >>> import gradmgr
     >>> gradmgr.special.logsumexp(gradmgr.tensor([1000.0, -1000.0])).item()

@@ -85,7 +85,7 @@ def _read_order(a: Any, order: Any, name: str) -> str:
 
 
 def ravel(a: Any, order: str = "C") -> Any:
-    """Flatten as `numpy.ravel`; order="K" goes by the memory as it lies."""
+    """Flatten as `numpy.ravel`; order="K" follows the order in memory."""
     if order == "C":
         return reshape(a, (-1,))
     a = lift(a)

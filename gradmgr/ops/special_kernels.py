@@ -1,6 +1,6 @@
 """Kernels of special functions: SciPy's or CuPy's functions where needed, NumPy expressions where these suffice.
 
-What models need (expit, xlogy and the like) is computed by NumPy expressions in the dtypes of SciPy's loops; all else
+What models need (expit, xlogy and others) is computed by NumPy expressions in the dtypes of SciPy's loops; all else
 by SciPy's functions where SciPy is installed, and by those of cupyx on a GPU.
 """
 

@@ -51,7 +51,7 @@ def _triangular_kernel(a: Any, b: Any, lower: bool, unit: bool, adjoint: bool) -
     return lapack.solve_stack(a.shape, b, lambda k, one: solve_one(matrices[k], one))
 
 
-# For 32 matrices of 16 rows a call of LAPACK for each takes as long as NumPy's solve, which does not know of triangles.
+# For 32 matrices of 16 rows a call of LAPACK for each takes as long as NumPy's solve, which does not use triangles.
 _LARGE = 16
 
 

@@ -112,7 +112,7 @@ class Plan:
         self.counts_step = counts_step  # whether steps are counted; not needed without state
 
     def native_flags(self) -> float:
-        """Return what a kernel is told of the plan, besides its constants."""
+        """Return the options of the plan that a kernel gets, as bits of a number, besides its constants."""
         return float(self.shrinks + 2 * bool(self.maximize) + 4 * self.decays)
 
     def update(

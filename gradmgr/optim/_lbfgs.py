@@ -209,7 +209,7 @@ class LBFGS(Optimizer):
         origin = [raw(p).copy() for p in self._params()]
         if group["line_search_fn"] is None:
             self._put(origin, memory.step)
-            if is_last:  # nobody asks for the loss there
+            if is_last:  # the loss there is not used
                 return start.value, start.gradient, 0
             return _number(closure()), self._flat_gradient(), 1
 
@@ -323,7 +323,7 @@ class LBFGS(Optimizer):
 
 
 def _write(p: Tensor, values: Array) -> None:
-    """Give a parameter other values: in place, where no recording is to be told that they are not recorded."""
+    """Give a parameter other values: in place, where there is no recording that must note the unrecorded write."""
     if current() is None:
         p[...] = values
     else:

@@ -450,7 +450,7 @@ class Optimizer:
     def _take_step(self, given: Sequence[Array] | None = None, machine: Any = None, first: Sequence[Call] = ()) -> None:
         lanes: list[list[Call]] = []
         calls = [*first]
-        in_context = current() is not None  # most often nothing is to be told of the step
+        in_context = current() is not None  # mostly there is no recorder, which would have to note the step
         is_recorded = in_context and self._is_recorded()
         if in_context:
             self._check_has_no_tangent()

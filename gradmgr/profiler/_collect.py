@@ -183,7 +183,7 @@ class Collector(Interceptor):
         self.op_computed(node, op, inputs, params, result)
 
     def op_recorded(self, e: Entry) -> None:
-        """Give the op that a tape records a sequence number, and remember it by its node id."""
+        """Give the op that a tape records a sequence number, kept by its node id."""
         if e[0] in _BOOKKEEPING:
             return
         node = self._op_of_frame(sys._getframe(2)) or Node(OP, op_name(e), self._thread(), None)

@@ -68,7 +68,7 @@ def _add(setting: _Setting, settings: Settings) -> None:
 def _withdraw(kept: Settings) -> None:
     """Let only these of the modes in effect be so; called again where an exception strikes.
 
-    They are the last thing that is changed: until then the modes tell which recorders are to be resumed.
+    The modes are changed last: until then they determine which recorders are to be resumed.
     """
     _pause_and_resume(kept, _affected_recorders(_modes.get(), current()))
     _modes.set(kept)
