@@ -1,6 +1,6 @@
 """Systems of linear equations with small matrices, many at once: by a kernel in C, where gradmgr-native is installed.
 
-NumPy calls LAPACK for each matrix of a stack, which for a small one costs more than its arithmetic. Stacks lie in
+NumPy calls LAPACK for each matrix of a stack, which for a small one costs more than its arithmetic. Stacks occur in
 programs as they are, and under `vmap`, whose batch axis is one more axis of the stack.
 """
 

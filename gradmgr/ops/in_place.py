@@ -1,7 +1,7 @@
 """The methods of Tensor that write in place, under torch's names: `x.sin_()`, `x.add_(y, alpha=2)`.
 
 Each is a function of the op table followed by what `x += y` does: it is recorded as that function,
-and the tensor is bound to the result (`_recorder.rebind`), so that no slice, `detach()` or recorded
+and the tensor is bound to the result (`context.rebind`), so that no slice, `detach()` or recorded
 value of it changes. Each returns the tensor itself. Except for those that permute or drop axes,
 none changes shape or dtype: where broadcasting would, that is a ShapeError, and where the result
 is of another kind (float for integers, complex for floats), a DtypeError.
@@ -9,15 +9,14 @@ is of another kind (float for integers, complex for floats), a DtypeError.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.lib.array_utils import normalize_axis_index
 
 from gradmgr import errors
-from gradmgr._arrays import batched, libraries
-from gradmgr._engine.context import check_may_draw, current, rebind, recorders
+from gradmgr._arrays import libraries
+from gradmgr._engine.context import current, rebind, recorders
 from gradmgr._engine.elementwise import conj
 from gradmgr._engine.mutation import as_type, updater, written_in_place
 from gradmgr._engine.tensor import Tensor, describe, raw, wrap
@@ -31,17 +30,17 @@ from gradmgr.ops import (
     gamma,
     pick,
     products,
-    put,
     reduce,
     running,
     shape,
     special,
-    ufuncs,
     where,
 )
-from gradmgr.ops.convert import lift, lift_like, to
+from gradmgr.ops.convert import lift
+from gradmgr.ops.in_place_random import DRAWS
+from gradmgr.ops.in_place_writes import WRITES, checked_mask, scaled
 
-# ---------------------------------------------------------------- of one tensor
+# ---------------------------------------------------------------- functions of the tensor alone
 
 # By method: the function, and the ufunc of NumPy's that writes the same into its own input.
 _UNARY: dict[str, tuple[Any, Any]] = {
@@ -89,7 +88,7 @@ _UNARY: dict[str, tuple[Any, Any]] = {
     "trunc_": (arithmetic.trunc, np.trunc),
 }
 
-# ---------------------------------------------------------------- of two
+# ---------------------------------------------------------------- functions of two operands
 
 # By method: what an operator is made of, and NumPy's ufunc where writing with it is safe.
 _BINARY: dict[str, tuple[Any, Any]] = {
@@ -131,7 +130,7 @@ def add_(self: Tensor, other: Any, *, alpha: Any = 1) -> Any:
     >>> tensor([1.0, 2.0]).add_(tensor([1.0, 1.0]), alpha=10.0)
     Tensor([11., 12.])
     """
-    return _check_operand("add_", _add(self, _scale(other, alpha)), other)
+    return _check_operand("add_", _add(self, scaled(other, alpha)), other)
 
 
 def sub_(self: Tensor, other: Any, *, alpha: Any = 1) -> Any:
@@ -141,7 +140,7 @@ def sub_(self: Tensor, other: Any, *, alpha: Any = 1) -> Any:
     >>> tensor([1.0, 2.0]).sub_(tensor([1.0, 1.0]), alpha=10.0)
     Tensor([-9., -8.])
     """
-    return _check_operand("sub_", _subtract(self, _scale(other, alpha)), other)
+    return _check_operand("sub_", _subtract(self, scaled(other, alpha)), other)
 
 
 def div_(self: Tensor, other: Any, *, rounding_mode: str | None = None) -> Any:
@@ -165,18 +164,13 @@ def div_(self: Tensor, other: Any, *, rounding_mode: str | None = None) -> Any:
     return _rebind_same_shape(self, arithmetic.trunc(arithmetic.divide(self, other)), "div_")
 
 
-def _scale(other: Any, alpha: Any) -> Any:
-    """Return alpha * other; `other` itself for the usual alpha."""
-    return other if alpha.__class__ is int and alpha == 1 else arithmetic.multiply(other, alpha)
-
-
 def _check_operand(name: str, result: Any, other: Any) -> Any:
     if result is NotImplemented:
         libraries.need_operand(other, name)  # raises, saying what was found
     return result
 
 
-# ---------------------------------------------------------------- of more: what the result is
+# ---------------------------------------------------------------- functions of further arguments
 
 # These functions return the result; the method made of one binds the tensor to it.
 
@@ -198,7 +192,7 @@ def addcdiv_(self: Tensor, tensor1: Any, tensor2: Any, *, value: Any = 1) -> Any
     >>> tensor([1.0, 1.0]).addcdiv_(tensor([6.0, 8.0]), tensor([3.0, 2.0]), value=0.5)
     Tensor([2., 3.])
     """
-    return self + _scale(arithmetic.divide(tensor1, tensor2), value)
+    return self + scaled(arithmetic.divide(tensor1, tensor2), value)
 
 
 def addcmul_(self: Tensor, tensor1: Any, tensor2: Any, *, value: Any = 1) -> Any:
@@ -208,7 +202,7 @@ def addcmul_(self: Tensor, tensor1: Any, tensor2: Any, *, value: Any = 1) -> Any
     >>> tensor([1.0, 1.0]).addcmul_(tensor([2.0, 3.0]), tensor([10.0, 10.0]), value=0.5)
     Tensor([11., 16.])
     """
-    return self + _scale(arithmetic.multiply(tensor1, tensor2), value)
+    return self + scaled(arithmetic.multiply(tensor1, tensor2), value)
 
 
 def addmm_(self: Tensor, mat1: Any, mat2: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
@@ -341,7 +335,7 @@ def masked_fill_(self: Tensor, mask: Any, value: Any) -> Any:
     >>> tensor([1.0, 2.0, 3.0]).masked_fill_(tensor([True, False, True]), 0.0)
     Tensor([0., 2., 0.])
     """
-    mask = _mask("masked_fill_", self, mask)
+    mask = checked_mask("masked_fill_", self, mask)
     if np.shape(raw(value)) != ():
         raise errors.ShapeError(
             f"masked_fill_ takes one value; found shape {np.shape(raw(value))}; use x[mask] = values"
@@ -435,10 +429,10 @@ def triu_(self: Tensor, diagonal: int = 0) -> Any:
 
 def _scaled_sum(x: Tensor, beta: Any, product: Any, alpha: Any) -> Any:
     """Return beta * x + alpha * product; for a beta of 0 without what is in x, which may be NaN."""
-    product = _scale(product, alpha)
+    product = scaled(product, alpha)
     if not isinstance(beta, Tensor) and beta == 0:
         return shape.broadcast_to(product, np.broadcast_shapes(x.shape, product.shape))
-    return arithmetic.add(_scale(x, beta), product)
+    return arithmetic.add(scaled(x, beta), product)
 
 
 def _as_scalar_of_dtype(value: Any, x: Tensor) -> Any:
@@ -447,353 +441,6 @@ def _as_scalar_of_dtype(value: Any, x: Tensor) -> Any:
     if made.ndim == 0 and np.can_cast(made.dtype, x.dtype, "same_kind"):
         return libraries.namespace(x._array).asarray(made, dtype=x.dtype)
     return made
-
-
-def _mask(name: str, x: Tensor, mask: Any) -> Any:
-    mask = raw(lift_like(mask, x))
-    if mask.dtype != bool:
-        raise errors.DtypeError(f"{name} takes a mask of booleans; found {mask.dtype}; compare, as in x > 0")
-    return mask
-
-
-# ---------------------------------------------------------------- writes at places, as x[index] = v
-
-# These functions write, and return the tensor.
-
-
-def copy_(self: Tensor, src: Any, non_blocking: bool = False) -> Any:
-    """Write the values of `src`, broadcast, cast and moved to the device of x; `non_blocking` changes nothing.
-
-    >>> from gradmgr import tensor
-    >>> tensor([1.0, 2.0]).copy_(tensor([3, 4]))
-    Tensor([3., 4.])
-    """
-    src = lift(src)
-    if isinstance(src, Tensor):
-        src = src if src.device == self.device else to(src, self.device)
-    else:
-        src = libraries.to_device(src, self.device)
-    if not _can_broadcast(src.shape, self.shape):
-        raise errors.ShapeError(f"copy_ writes values of shape {src.shape} into {describe(self)}; they do not fit")
-    self[...] = src
-    return self
-
-
-def _can_broadcast(given: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
-    try:
-        return np.broadcast_shapes(given, wanted) == wanted
-    except ValueError:
-        return False
-
-
-def fill_(self: Tensor, value: Any) -> Any:
-    """Write one value, a number or a Tensor without axes, to every element.
-
-    >>> from gradmgr import tensor
-    >>> tensor([1.0, 2.0]).fill_(7.0)
-    Tensor([7., 7.])
-    """
-    if np.shape(raw(value)) != ():
-        raise errors.ShapeError(f"fill_ takes one number; found shape {np.shape(raw(value))}; use copy_(values)")
-    self[...] = value
-    return self
-
-
-def zero_(self: Tensor) -> Any:
-    """Write 0 to every element: from there on the tensor is a constant.
-
-    >>> from gradmgr import tensor
-    >>> tensor([1.0, 2.0]).zero_()
-    Tensor([0., 0.])
-    """
-    self[...] = 0
-    return self
-
-
-def fill_diagonal_(self: Tensor, fill_value: Any, wrap: bool = False) -> Any:
-    """Write one value to the main diagonal, of a tall matrix once more after each block if `wrap` is set.
-
-    >>> from gradmgr import tensor
-    >>> tensor([[1.0, 2.0], [3.0, 4.0]]).fill_diagonal_(0.0)
-    Tensor([[0., 2.],
-            [3., 0.]])
-    """
-    put.fill_diagonal(self, fill_value, wrap)
-    return self
-
-
-def index_add_(self: Tensor, dim: int, index: Any, source: Any, *, alpha: Any = 1) -> Any:
-    """Add alpha * source[..., k, ...] to the slice that index[k] names along `dim`; repeated slices add up.
-
-    >>> from gradmgr import tensor
-    >>> tensor([0.0, 0.0, 0.0]).index_add_(0, tensor([2, 0, 2]), tensor([1.0, 2.0, 3.0]))
-    Tensor([2., 0., 4.])
-    """
-    ufuncs.at(np.add, arithmetic.add, self, _slices("index_add_", self, dim, index), _scale(source, alpha))
-    return self
-
-
-def index_copy_(self: Tensor, dim: int, index: Any, source: Any) -> Any:
-    """Write source[..., k, ...] to the slice that index[k] names along `dim`; of repeated slices the last stays.
-
-    >>> from gradmgr import tensor
-    >>> tensor([0.0, 0.0, 0.0]).index_copy_(0, tensor([2, 0]), tensor([1.0, 2.0]))
-    Tensor([2., 0., 1.])
-    """
-    self[_slices("index_copy_", self, dim, index)] = source
-    return self
-
-
-def index_fill_(self: Tensor, dim: int, index: Any, value: Any) -> Any:
-    """Write one value to the slices that `index` names along `dim`.
-
-    >>> from gradmgr import tensor
-    >>> tensor([[1.0, 2.0], [3.0, 4.0]]).index_fill_(1, tensor([0]), 9.0)
-    Tensor([[9., 2.],
-            [9., 4.]])
-    """
-    if np.shape(raw(value)) != ():
-        raise errors.ShapeError(f"index_fill_ takes one value; found shape {np.shape(raw(value))}; use index_copy_")
-    self[_slices("index_fill_", self, dim, index)] = value
-    return self
-
-
-def index_put_(self: Tensor, indices: Sequence[Any], values: Any, accumulate: bool = False) -> Any:
-    """Write x[indices] = values; add them up, repeated elements too, if `accumulate` is set.
-
-    >>> from gradmgr import tensor
-    >>> tensor([0.0, 0.0]).index_put_([tensor([1, 1])], tensor([2.0, 3.0]), accumulate=True)
-    Tensor([0., 5.])
-    """
-    where = tuple([raw(part) for part in indices])
-    if accumulate:
-        ufuncs.at(np.add, arithmetic.add, self, where, values)
-    else:
-        self[where] = values
-    return self
-
-
-def masked_scatter_(self: Tensor, mask: Any, source: Any) -> Any:
-    """Write the first elements of `source`, in C order, where a mask of booleans, which broadcasts to x, is set.
-
-    >>> from gradmgr import tensor
-    >>> tensor([1.0, 2.0, 3.0]).masked_scatter_(tensor([True, False, True]), tensor([10.0, 20.0]))
-    Tensor([10.,  2., 20.])
-    """
-    mask = _mask("masked_scatter_", self, mask)
-    mask = libraries.namespace(mask).broadcast_to(mask, self.shape)
-    source, count = shape.ravel(lift_like(source, self)), int(mask.sum())
-    if source.shape[0] < count:
-        raise errors.ShapeError(f"masked_scatter_ has {count} places to write to; found {source.shape[0]} values")
-    self[mask] = source[:count]
-    return self
-
-
-def put_(self: Tensor, index: Any, source: Any, accumulate: bool = False) -> Any:
-    """Write `source` where `index` names elements of the flattened tensor; add up if `accumulate` is set.
-
-    >>> from gradmgr import tensor
-    >>> tensor([[0.0, 0.0], [0.0, 0.0]]).put_(tensor([3, 1]), tensor([1.0, 2.0]))
-    Tensor([[0., 2.],
-            [0., 1.]])
-    """
-    places = raw(lift_like(index, self))
-    if not bool(((places >= -self.size) & (places < self.size)).all()):
-        raise IndexError(f"put_: an index is out of range for {self.size} elements")
-    where = libraries.namespace(self._array).unravel_index(places % max(self.size, 1), self.shape)
-    return index_put_(self, where, shape.reshape(lift_like(source, self), places.shape), accumulate)
-
-
-def scatter_(self: Tensor, dim: int, index: Any, src: Any, *, reduce: str | None = None) -> Any:
-    """Write src[i, j] to x[index[i, j], j], for `dim` 0 of two axes; add or multiply by it if `reduce` says so.
-
-    `index` has as many axes as x, none longer than that of `src`, nor, but for `dim`, than that of x; `src` may
-    be one number.
-
-    >>> from gradmgr import tensor
-    >>> tensor([[0.0, 0.0], [0.0, 0.0]]).scatter_(0, tensor([[1, 0]]), tensor([[5.0, 6.0]]))
-    Tensor([[0., 6.],
-            [5., 0.]])
-    """
-    where, values = _scatter_arguments("scatter_", self, dim, index, src)
-    if reduce is None:
-        self[where] = values
-    elif reduce == "add":
-        ufuncs.at(np.add, arithmetic.add, self, where, values)
-    elif reduce == "multiply":
-        ufuncs.at(np.multiply, arithmetic.multiply, self, where, values)
-    else:
-        raise ValueError(f"scatter_: reduce is None, 'add' or 'multiply'; found {reduce!r}")
-    return self
-
-
-def scatter_add_(self: Tensor, dim: int, index: Any, src: Any) -> Any:
-    """Add src[i, j] to x[index[i, j], j], for `dim` 0 of two axes; repeated elements add up.
-
-    >>> from gradmgr import tensor
-    >>> tensor([0.0, 0.0]).scatter_add_(0, tensor([1, 1, 0]), tensor([1.0, 2.0, 3.0]))
-    Tensor([3., 3.])
-    """
-    where, values = _scatter_arguments("scatter_add_", self, dim, index, src)
-    ufuncs.at(np.add, arithmetic.add, self, where, values)
-    return self
-
-
-def _slices(name: str, x: Tensor, dim: int, index: Any) -> tuple[Any, ...]:
-    """Return the index that names whole slices along an axis."""
-    places = raw(lift_like(index, x))
-    if places.ndim > 1 or (places.size and places.dtype.kind not in "iu"):
-        raise IndexError(f"{name} takes a vector of integers as index; found shape {places.shape}, {places.dtype}")
-    dim = normalize_axis_index(dim, x.ndim)
-    return (*[slice(None)] * dim, places.reshape(-1).astype(np.intp))
-
-
-def _scatter_arguments(name: str, x: Tensor, dim: int, index: Any, src: Any) -> tuple[Any, Any]:
-    """Return the index of the elements that are written, and what is written to them."""
-    places, xp = raw(lift_like(index, x)), libraries.namespace(x._array)
-    dim = normalize_axis_index(dim, x.ndim)
-    if places.ndim != x.ndim or (places.size and places.dtype.kind not in "iu"):
-        raise IndexError(
-            f"{name} takes an index of integers with {x.ndim} axes; found {places.dtype} with {places.ndim}"
-        )
-    if any(n > m for k, (n, m) in enumerate(zip(places.shape, x.shape, strict=True)) if k != dim):
-        raise errors.ShapeError(f"{name}: an index of shape {places.shape} does not fit {describe(x)} along dim {dim}")
-    values: Any = src if isinstance(src, (int, float, complex)) else lift_like(src, x)
-    if np.shape(raw(values)):
-        if values.ndim != x.ndim or any(n > m for n, m in zip(places.shape, values.shape, strict=True)):
-            raise errors.ShapeError(f"{name}: src of shape {values.shape} is too small for an index of {places.shape}")
-        values = values[tuple([slice(n) for n in places.shape])]
-    axes = [xp.arange(n).reshape([-1 if j == k else 1 for j in range(x.ndim)]) for k, n in enumerate(places.shape)]
-    axes[dim] = places.astype(np.intp)
-    return tuple(axes), values
-
-
-# ---------------------------------------------------------------- random values
-
-
-def bernoulli_(self: Tensor, p: Any = 0.5, *, generator: np.random.Generator) -> Any:
-    """Fill with ones of probability `p`, a number or an array that broadcasts, and zeros.
-
-    >>> import numpy
-    >>> from gradmgr import tensor
-    >>> w = tensor([0.0] * 1000).bernoulli_(0.25, generator=numpy.random.default_rng(0))
-    >>> abs(w.mean() - 0.25) < 0.05, sorted(set(w.tolist()))
-    (Tensor(True), [0.0, 1.0])
-    """
-    chance = _raw_on_host(p)
-    if not bool(((chance >= 0) & (chance <= 1)).all()) or not _can_broadcast(chance.shape, self.shape):
-        raise ValueError(f"bernoulli_ takes p in [0, 1] that broadcasts to {self.shape}; found shape {chance.shape}")
-    return _fill_with(self, _draw(self, generator, "bernoulli_", "random", like=chance) < chance)
-
-
-def cauchy_(self: Tensor, median: float = 0.0, sigma: float = 1.0, *, generator: np.random.Generator) -> Any:
-    """Fill with values of a Cauchy distribution.
-
-    >>> import numpy
-    >>> from gradmgr import tensor
-    >>> w = tensor([0.0] * 1000).cauchy_(median=3.0, generator=numpy.random.default_rng(0))
-    >>> abs(w - 3.0).max() > 10.0
-    Tensor(True)
-    """
-    return _fill_with(self, median + sigma * _draw(self, generator, "cauchy_", "standard_cauchy"))
-
-
-def exponential_(self: Tensor, lambd: float = 1.0, *, generator: np.random.Generator) -> Any:
-    """Fill with values of an exponential distribution of rate `lambd`.
-
-    >>> import numpy
-    >>> from gradmgr import tensor
-    >>> w = tensor([0.0] * 1000).exponential_(2.0, generator=numpy.random.default_rng(0))
-    >>> abs(w.mean() - 1 / 2.0) < 0.05
-    Tensor(True)
-    """
-    return _fill_with(self, _draw(self, generator, "exponential_", "exponential", 1 / lambd))
-
-
-def geometric_(self: Tensor, p: float, *, generator: np.random.Generator) -> Any:
-    """Fill with values of a geometric distribution: how many trials of probability `p` the first success takes.
-
-    >>> import numpy
-    >>> from gradmgr import tensor
-    >>> w = tensor([0.0] * 1000).geometric_(0.5, generator=numpy.random.default_rng(0))
-    >>> w.min(), abs(w.mean() - 1 / 0.5) < 0.1
-    (Tensor(1.), Tensor(True))
-    """
-    return _fill_with(self, _draw(self, generator, "geometric_", "geometric", p))
-
-
-def log_normal_(self: Tensor, mean: float = 1.0, std: float = 2.0, *, generator: np.random.Generator) -> Any:
-    """Fill with values of which the logarithms are of a normal distribution with this mean and deviation.
-
-    >>> import numpy
-    >>> from gradmgr import tensor
-    >>> w = tensor([0.0] * 1000).log_normal_(0.0, 0.5, generator=numpy.random.default_rng(0))
-    >>> w.min() > 0.0
-    Tensor(True)
-    """
-    return _fill_with(self, _draw(self, generator, "log_normal_", "lognormal", mean, std))
-
-
-def normal_(self: Tensor, mean: float = 0.0, std: float = 1.0, *, generator: np.random.Generator) -> Any:
-    """Fill with values of a normal distribution.
-
-    >>> import numpy
-    >>> from gradmgr import tensor
-    >>> w = tensor([0.0] * 1000).normal_(3.0, 0.1, generator=numpy.random.default_rng(0))
-    >>> w.mean().round(1), w.std().round(1)
-    (Tensor(3.), Tensor(0.1))
-    """
-    return _fill_with(self, _draw(self, generator, "normal_", "normal", mean, std))
-
-
-def random_(self: Tensor, low: int, high: int | None = None, *, generator: np.random.Generator) -> Any:
-    """Fill with integers from `low` to `high` - 1; with one number, from 0 to that less 1.
-
-    >>> import numpy
-    >>> from gradmgr import tensor
-    >>> w = tensor([0.0] * 1000).random_(1, 7, generator=numpy.random.default_rng(0))
-    >>> sorted(set(w.tolist()))
-    [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
-    """
-    return _fill_with(self, _draw(self, generator, "random_", "integers", low, high))
-
-
-def uniform_(self: Tensor, low: float = 0.0, high: float = 1.0, *, generator: np.random.Generator) -> Any:
-    """Fill with values drawn uniformly from `low` to below `high`.
-
-    >>> import numpy
-    >>> from gradmgr import tensor
-    >>> w = tensor([0.0] * 1000).uniform_(2.0, 3.0, generator=numpy.random.default_rng(0))
-    >>> (w >= 2.0).all() & (w < 3.0).all()
-    Tensor(True)
-    """
-    return _fill_with(self, _draw(self, generator, "uniform_", "uniform", low, high))
-
-
-def _draw(x: Tensor, generator: Any, name: str, method: str, *args: Any, like: Any = None) -> Any:
-    """Draw as many numbers on the host as x has: the same on every device.
-
-    Where x or `like` is captured, the draw is, so that each replay draws new ones.
-    """
-    if not isinstance(generator, np.random.Generator):
-        raise TypeError(
-            f"{name} draws from generator=, a numpy.random.Generator such as numpy.random.default_rng(0); "
-            f"found {type(generator).__name__}"
-        )
-    if x.dtype.kind in "biu" and name not in ("bernoulli_", "geometric_", "random_"):
-        raise errors.DtypeError(f"{name} fills with real numbers, not {describe(x)}; make it of a floating dtype")
-    check_may_draw(name)
-    return libraries.foreign(getattr(generator, method), batched.innermost(x._array), batched.innermost(like))(
-        *args, x.shape
-    )
-
-
-def _fill_with(x: Tensor, drawn: Any) -> Any:
-    return copy_(x, libraries.namespace(drawn).asarray(drawn).astype(x.dtype))
-
-
-def _raw_on_host(value: Any) -> Any:
-    return libraries.to_device(raw(lift(value)), "cpu")
 
 
 # ---------------------------------------------------------------- axes
@@ -863,11 +510,7 @@ _RESULTS = (
     *(addbmm_, addcdiv_, addcmul_, addmm_, addmv_, addr_, baddbmm_, clamp_, clamp_max_, clamp_min_, cumprod_, cumsum_),
     *(frac_, lerp_, logit_, masked_fill_, mvlgamma_, nan_to_num_, polygamma_, relu_, round_, rsqrt_, tril_, triu_),
 )
-_WRITES = (
-    *(add_, sub_, div_, copy_, fill_, zero_, fill_diagonal_, index_add_, index_copy_, index_fill_, index_put_),
-    *(masked_scatter_, put_, scatter_, scatter_add_),
-    *(bernoulli_, cauchy_, exponential_, geometric_, log_normal_, normal_, random_, uniform_),
-)
+_WRITES = (add_, sub_, div_, *WRITES, *DRAWS)
 _AXES = (squeeze_, swapaxes_, t_, transpose_, unsqueeze_)
 
 # Other names torch has for the same.
