@@ -74,6 +74,7 @@ class Analysis:
         try:
             return NATIVE, self.lowering.lower(call)
         except NotLoweredError:
+            self.lowering.forget(call.made)
             return PYTHON, []
 
     def _enter_results(self, call: Call) -> None:

@@ -9,7 +9,7 @@ others are run only where NumPy runs one loop over all elements, as this does th
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -185,10 +185,13 @@ class Lowering:
         base, low = self.bases.get(slot.number, (slot.number, 0))
         if layout.strides and min(layout.strides) < 0:
             low -= sum([min(0, s) * (n - 1) for n, s in zip(layout.shape, layout.strides, strict=True)])
-        made = View(base, low, layout.shape, layout.strides, layout.dtype, layout.is_scalar)
-        if slot.number in self.bases:  # from then on it is known where it lies
-            self._views[slot.number] = made
+        made = self._views[slot.number] = View(base, low, layout.shape, layout.strides, layout.dtype, layout.is_scalar)
         return made
+
+    def forget(self, slots: Iterable[int]) -> None:
+        """Drop the views of what a call makes that is left to Python: it may lie in other memory."""
+        for slot in slots:
+            self._views.pop(slot, None)
 
     def _knows(self, dtype: np.dtype[Any]) -> bool:
         """Tell whether the machine knows a dtype; to ask the dtype itself takes longer, and there are few."""

@@ -43,7 +43,7 @@ from gradmgr._arrays.captured import (
 )
 from gradmgr._arrays.gpu import is_on_gpu
 from gradmgr._arrays.table_rows import TableRows
-from gradmgr._engine.cleanup import complete
+from gradmgr._engine.cleanup import complete, without_full_collections
 from gradmgr._engine.tensor import Tensor, wrap
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -934,7 +934,7 @@ def run_captured(capture: TensorCapture, function: Callable[..., None], *args: A
             return False
         try:
             _replace_slots(capture)
-            function(*args)
+            without_full_collections(function, *args)
         finally:
             _end_turn()
     except BaseException:
