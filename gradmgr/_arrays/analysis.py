@@ -123,10 +123,10 @@ class Analysis:
     def _matters(self, steps: Sequence[Step], live: set[int]) -> bool:
         """Tell whether steps write to what is live, or to what the machine does not make, or stop the replay."""
         for step in steps:
-            for base in bases_in(step, step.writes):
+            for base in bases_in(step, step.run.writes):
                 if base in live or base not in self.made:
                     return True
-            if step.guard is not None:
+            if step.run.guard is not None:
                 return True
         return False
 
@@ -176,11 +176,11 @@ class Analysis:
         if not (source in self.made and target in self.made and start == end == 0 and source != target):
             return None
         one, other = self.layouts[source], self.layouts[target]
-        is_whole = step.flat and step.function == self.lowering.copy_of(one.dtype) and not one.is_scalar
+        is_whole = step.run.flat and step.run.function == self.lowering.copy_of(one.dtype) and not one.is_scalar
         itemsize = one.dtype.itemsize
-        if not is_whole or step.strides != (itemsize, itemsize) or other.is_scalar or one.dtype != other.dtype:
+        if not is_whole or step.run.strides != (itemsize, itemsize) or other.is_scalar or one.dtype != other.dtype:
             return None
-        return (source, target) if step.dims[0] * itemsize == bytes_of(one) == bytes_of(other) else None
+        return (source, target) if step.run.dims[0] * itemsize == bytes_of(one) == bytes_of(other) else None
 
     def _merge(self, source: int, target: int) -> None:
         """Let what lies in one memory lie in another, from when the first of them is made."""

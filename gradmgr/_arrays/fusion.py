@@ -31,7 +31,7 @@ from gradmgr._arrays.captured import Layout
 from gradmgr._arrays.lowering import product_of
 from gradmgr._arrays.native import UfuncLoop
 from gradmgr._arrays.products import Products, loop_of
-from gradmgr._arrays.steps import Step, Temporary, View, elementwise, of_loop, size_of
+from gradmgr._arrays.steps import Run, Step, Temporary, View, elementwise, of_loop, size_of
 
 _F4 = np.dtype(np.float32)
 _ITEM = _F4.itemsize
@@ -172,7 +172,7 @@ class Fusion:
         written: dict[int, list[int]] = defaultdict(list)
         for number, steps in enumerate(self.analysis.steps):
             for step in steps:
-                for base in bases_in(step, step.writes):
+                for base in bases_in(step, step.run.writes):
                     written[base].append(number)
         return written
 
@@ -181,7 +181,9 @@ class Fusion:
 
     def _is_sum(self, steps: Sequence[Step]) -> bool:
         """Tell whether a call adds up arrays whose elements lie one after the other."""
-        return len(steps) == 1 and _runs(steps[0], self._add) and steps[0].flat and steps[0].strides == (_ITEM,) * 3
+        if len(steps) != 1 or not _runs(steps[0], self._add):
+            return False
+        return steps[0].run.flat and steps[0].run.strides == (_ITEM,) * 3
 
     def _is_steady(self, call: int, until: int) -> bool:
         """Tell whether what a call reads is the same when another is made, and Python sees nothing in between."""
@@ -264,12 +266,12 @@ class Fusion:
     def _whole_product(self, call: int, target: int) -> Step | None:
         """Return the step of a call that is one product, which fills a memory by rows."""
         steps = self.analysis.steps[call]
-        if len(steps) != 1 or not self._is_product(steps[0]) or steps[0].outer or steps[0].dims[0] != 1:
+        if len(steps) != 1 or not self._is_product(steps[0]) or steps[0].run.outer or steps[0].run.dims[0] != 1:
             return None
         step = steps[0]
-        rows, columns = step.dims[1], step.dims[3]
+        rows, columns = step.run.dims[1], step.run.dims[3]
         is_whole = rows * columns * _ITEM == bytes_of(self.analysis.layouts[target])
-        return step if is_whole and step.strides[7:] == (columns * _ITEM, _ITEM) and _is_plain(step) else None
+        return step if is_whole and step.run.strides[7:] == (columns * _ITEM, _ITEM) and _is_plain(step) else None
 
     def _single(self) -> list[_Sum]:
         """Return the products that nothing is added to, as sums of one term."""
@@ -292,20 +294,21 @@ class Fusion:
     def _turn(self, each: _Sum) -> bool:
         """Compute b.T @ a.T in place of a @ b, where that is faster and what reads it can do so by columns."""
         base, offset = each.place
-        _, n, _, m = each.terms[0].product.dims
+        _, n, _, m = each.terms[0].product.run.dims
         if not each.is_new or offset or base not in self.analysis.made or base in self._held or self._is_seen(base):
             return False
         products = [term.product for term in each.terms]
-        if any(product.strides[4] != _ITEM or product.strides[5] != _ITEM for product in products):
+        if any(product.run.strides[4] != _ITEM or product.run.strides[5] != _ITEM for product in products):
             return False
-        if not all(self.products.are_faster_turned(*product.dims[1:]) for product in products):
+        if not all(self.products.are_faster_turned(*product.run.dims[1:]) for product in products):
             return False
         computed = {number for term in each.terms for number in (term.made, term.added)}
         turned = self._read_by_columns(base, [c for c in self._touched[base] if c not in computed], n, m)
         if turned is None or bytes_of(self.analysis.layouts[base]) != n * m * _ITEM:
             return False
         for step, changed in turned:
-            step.operands, step.strides, step.outer = changed
+            step.operands, strides, outer = changed
+            step.run = replace(step.run, strides=strides, outer=outer)
         steps: dict[int, list[Step]] = defaultdict(list)
         for number, term in enumerate(each.terms):
             made = _turned(term.product, each.place)
@@ -325,7 +328,7 @@ class Fusion:
             for step in self.analysis.steps[call]:
                 if base not in bases_in(step):
                     continue
-                if not any(_runs(step, loop) for loop in self._exact) or base in bases_in(step, step.writes):
+                if not any(_runs(step, loop) for loop in self._exact) or base in bases_in(step, step.run.writes):
                     return None
                 if step.operands[0] == step.operands[-1]:  # a reduction, whose order decides
                     return None
@@ -358,8 +361,8 @@ class Fusion:
             self._added += 1
 
     def _fits_as_sum(self, product: Step) -> bool:
-        _, n, k, m = product.dims
-        return self.products.are_faster_as_sums(n, k, m, b_transposed=product.strides[6] != _ITEM)
+        _, n, k, m = product.run.dims
+        return self.products.are_faster_as_sums(n, k, m, b_transposed=product.run.strides[6] != _ITEM)
 
     def _drop(self, term: _Term) -> None:
         """Leave out a product, and its memory."""
@@ -389,9 +392,10 @@ class Fusion:
                 continue
             product = self._whole_product(made, base)
             is_only_read_here = self._touched[base] == [made, number, len(self.analysis.kinds)]
-            if product is not None and is_only_read_here and self.analysis.layouts[base].shape == product.dims[1::2]:
+            shape = self.analysis.layouts[base].shape
+            if product is not None and is_only_read_here and shape == product.run.dims[1::2]:
                 late = _Late(made, base, product, number)
-                if self.products.are_faster_subtracted(*product.dims[1:]) and self._lasts(late):
+                if self.products.are_faster_subtracted(*product.run.dims[1:]) and self._lasts(late):
                     found.append(late)
         return found
 
@@ -419,10 +423,9 @@ class Fusion:
         layouts, product = self.analysis.layouts, late.product
         rate, target = len(layouts), len(layouts) + 1
         layouts += [Layout((), _F4, (), rate), replace(layouts[late.slot], owner=target, offset=0)]
-        step = replace(
-            product,
+        step = product.but(
+            (*product.operands[:2], (rate, 0), (target, 0)),
             function=self.products.descend,
-            operands=(*product.operands[:2], (rate, 0), (target, 0)),
             alignments=(_ITEM,) * 4,
             context=self.products.context,
             auxdata=0,
@@ -441,7 +444,7 @@ class Fusion:
     def _parts(self, each: _Sum) -> list[_Sum]:
         """Return a sum in parts, each of which adds to the one before, so that few factors are placed together."""
         products = [term.product for term in each.terms]
-        k, *pitches = products[0].dims[2], products[0].strides[4], products[0].strides[5]
+        k, *pitches = products[0].run.dims[2], products[0].run.strides[4], products[0].run.strides[5]
         if all(_order([made.operands[j] for made in products], k * pitches[j]) is not None for j in (0, 1)):
             return [each]  # they lie there anyway
         most = max(2, _MOST_ROWS // k)
@@ -457,11 +460,11 @@ class Fusion:
         first, *others = [term.product for term in each.terms]
         if not others or not each.is_steady or not all(_are_alike(first, other) for other in others):
             return False
-        _, n, k, m = first.dims
-        if first.strides[3] != _ITEM or first.strides[6] != _ITEM or not self.products.are_faster_merged(n, k, m):
+        (_, n, k, m), strides = first.run.dims, first.run.strides
+        if strides[3] != _ITEM or strides[6] != _ITEM or not self.products.are_faster_merged(n, k, m):
             return False
         sides = [[term.product.operands[j] for term in each.terms] for j in (0, 1)]
-        pitches, widths = (first.strides[4], first.strides[5]), (n, m)
+        pitches, widths = strides[4:6], (n, m)
         orders = [_order(side, k * pitch) for side, pitch in zip(sides, pitches, strict=True)]
         if None not in orders and orders[0] != orders[1]:
             return False
@@ -487,11 +490,11 @@ class Fusion:
     def _write_merged(self, each: _Sum, order: Sequence[int], are_ready: Sequence[bool]) -> None:
         last = each.terms[-1].added
         products = [term.product for term in each.terms]
-        _, n, k, m = products[0].dims
+        _, n, k, m = products[0].run.dims
         copies: list[Step] = []
         places, pitches = [], []
         for j, width in enumerate((n, m)):
-            pitch = products[0].strides[4 + j]
+            pitch = products[0].run.strides[4 + j]
             if are_ready[j]:
                 places.append(products[order[0]].operands[j])
                 pitches.append(pitch)
@@ -501,8 +504,8 @@ class Fusion:
                 pitches.append(width * _ITEM)
         strides = (0, 0, 0, _ITEM, pitches[0], pitches[1], _ITEM, m * _ITEM, _ITEM)
         operands = (*places, each.place)
-        merged = replace(products[0], operands=operands, dims=(1, n, k * len(products), m), strides=strides)
-        originals = [replace(product) for product in products]
+        merged = products[0].but(operands, dims=(1, n, k * len(products), m), strides=strides)
+        originals = [product.but() for product in products]
         for term in each.terms:
             if term.added == term.made:
                 self.analysis.steps[term.made][:] = []
@@ -550,8 +553,8 @@ class Fusion:
         return self._replacing([step], step, is_new=True)
 
     def _is_faster(self, step: Step) -> bool:
-        _, n, k, m = step.dims
-        return self.products.are_faster(n, k, m, b_transposed=step.strides[6] != _ITEM)
+        _, n, k, m = step.run.dims
+        return self.products.are_faster(n, k, m, b_transposed=step.run.strides[6] != _ITEM)
 
     def _replacing(self, originals: Sequence[Step], step: Step, *, is_new: bool, turned: bool = False) -> list[Step]:
         """Return the steps of a product in place of some of NumPy's, or of their transposes if turned."""
@@ -561,21 +564,21 @@ class Fusion:
 
     def _computed(self, step: Step, adds: int) -> list[Step]:
         """Return the steps of a product that NumPy does not compute, in the way that is the fastest."""
-        products, (_, n, k, m) = self.products, step.dims
-        b_transposed = step.strides[6] != _ITEM
+        products, (_, n, k, m) = self.products, step.run.dims
+        b_transposed = step.run.strides[6] != _ITEM
         if products.are_faster_by_machine(n, k, m, b_transposed=b_transposed):
             self._by_machine += 1
-            return [replace(step, function=products.own, context=0, auxdata=adds, keeps=None)]
-        by_onednn = replace(step, function=products.function, context=products.context, auxdata=adds, keeps=products)
-        is_one = step.dims[0] == 1 and not step.outer
+            return [step.but(function=products.own, context=0, auxdata=adds, keeps=None)]
+        by_onednn = step.but(function=products.function, context=products.context, auxdata=adds, keeps=products)
+        is_one = step.run.dims[0] == 1 and not step.run.outer
         if is_one and b_transposed and not adds and products.are_faster_transposed(n, k, m):
             return self._through_transposes(by_onednn)
         return [by_onednn]
 
     def _through_transposes(self, step: Step) -> list[Step]:
         """Return the steps of a @ b.T as the transpose of b @ a.T, for contiguous b."""
-        _, n, k, m = step.dims
-        s, (a, b, c) = step.strides, step.operands
+        _, n, k, m = step.run.dims
+        s, (a, b, c) = step.run.strides, step.operands
         steps = []
         if s[4] == _ITEM:
             given = (Temporary(n * k * _ITEM), 0)
@@ -585,7 +588,7 @@ class Fusion:
             given, a_strides = a, (s[4], s[3])
         made = (Temporary(n * m * _ITEM), 0)
         strides = (0, 0, 0, s[6], s[5], *a_strides, n * _ITEM, _ITEM)
-        steps.append(replace(step, operands=(b, given, made), dims=(1, m, k, n), strides=strides))
+        steps.append(step.but((b, given, made), dims=(1, m, k, n), strides=strides))
         steps.append(self._transposed(made, c, (m, n), (n * _ITEM, s[7])))
         return steps
 
@@ -593,7 +596,7 @@ class Fusion:
         self, source: tuple[Any, int], target: tuple[Any, int], shape: tuple[int, int], pitches: tuple[int, int]
     ) -> Step:
         """Return the step that transposes a matrix whose rows, and those of the transpose, are so many bytes apart."""
-        return Step(self.products.transpose, (source, target), (_ITEM, _ITEM), (1, *shape), pitches)
+        return Step(Run(self.products.transpose, (_ITEM, _ITEM), (1, *shape), pitches), (source, target))
 
     def _checked_steps(
         self, originals: Sequence[Step], step: Step, made: Sequence[Step], *, is_new: bool, turned: bool = False
@@ -616,10 +619,10 @@ class Fusion:
                 steps.append(product_of(self._multiply, one, other, total if begins else part))
                 if not begins:
                     steps.append(elementwise(self._add.function, [total, part, total], **of_loop(self._add)))
-        terms = sum([product.dims[2] for product in originals]) + len(originals) - is_new
+        terms = sum([product.run.dims[2] for product in originals]) + len(originals) - is_new
         compare = elementwise(self.products.within, [target, expected, bound], context=_bits_of_bound(terms), writes=0)
-        compare.flat = False  # a stop is then at this step
-        compare.failure = f"a product of {terms} terms differs from NumPy's by more than rounding"
+        compare.run.flat = False  # a stop is then at this step
+        compare.run.failure = f"a product of {terms} terms differs from NumPy's by more than rounding"
         return [*steps, *made, compare, elementwise(self._copy, [expected, target])]
 
     def _absolute_of(self, view: View, to: View) -> Step:
@@ -627,13 +630,13 @@ class Fusion:
 
 
 def _runs(step: Step, loop: UfuncLoop) -> bool:
-    return (step.function, step.context, step.auxdata) == (loop.function, loop.context, loop.auxdata)
+    return (step.run.function, step.run.context, step.run.auxdata) == (loop.function, loop.context, loop.auxdata)
 
 
 def _is_plain(step: Step) -> bool:
     """Tell whether oneDNN takes the layout: factors contiguous by rows or columns, the product by rows."""
-    _, n, k, m = step.dims
-    s = step.strides
+    _, n, k, m = step.run.dims
+    s = step.run.strides
     if min(n, k, m) < 2 or any(stride % _ITEM for stride in s):
         return False
     is_a = (s[4] == _ITEM and s[3] >= k * _ITEM) or (s[3] == _ITEM and s[4] >= n * _ITEM)
@@ -642,7 +645,7 @@ def _is_plain(step: Step) -> bool:
 
 
 def _are_alike(one: Step, other: Step) -> bool:
-    return one.dims == other.dims and one.strides == other.strides
+    return one.run.dims == other.run.dims and one.run.strides == other.run.strides
 
 
 def _factors_in(product: Step) -> list[int]:
@@ -652,28 +655,28 @@ def _factors_in(product: Step) -> list[int]:
 
 def _moved(product: Step, place: tuple[Any, int]) -> Step:
     """Return a product with another target."""
-    return replace(product, operands=(*product.operands[:2], place))
+    return product.but((*product.operands[:2], place))
 
 
 def _turned(product: Step, place: tuple[Any, int]) -> Step:
     """Return the product of the transposed factors, whose result lies by columns in a place."""
-    count, n, k, m = product.dims
-    s = product.strides
+    count, n, k, m = product.run.dims
+    s = product.run.strides
     strides = (*s[:3], s[6], s[5], s[4], s[3], n * _ITEM, _ITEM)
     operands = (product.operands[1], product.operands[0], place)
-    return replace(product, operands=operands, dims=(count, m, k, n), strides=strides)
+    return product.but(operands, dims=(count, m, k, n), strides=strides)
 
 
 def _by_columns(step: Step, base: int, n: int, m: int) -> tuple[Any, Any, Any] | None:
     """Return operands, strides and outer dims of a step if an (n, m) matrix by rows lay by columns; None for others."""
-    operands, strides, outer = list(step.operands), list(step.strides), [[*moves] for _, moves in step.outer]
+    operands, strides, outer = list(step.operands), list(step.run.strides), [[*moves] for _, moves in step.run.outer]
     for j, (where, offset) in enumerate(step.operands):
         if where.__class__ is not int or where != base:
             continue
         row, column = divmod(offset // _ITEM, m)
         operands[j] = base, (column * n + row) * _ITEM
-        for axis, extent in enumerate((step.dims[0], *[extent for extent, _ in step.outer])):
-            moved = step.strides[j] if axis == 0 else step.outer[axis - 1][1][j]
+        for axis, extent in enumerate((step.run.dims[0], *[extent for extent, _ in step.run.outer])):
+            moved = step.run.strides[j] if axis == 0 else step.run.outer[axis - 1][1][j]
             down, right = divmod(moved // _ITEM, m)
             if moved < 0 or moved % _ITEM or (down and right):
                 return None
@@ -685,7 +688,7 @@ def _by_columns(step: Step, base: int, n: int, m: int) -> tuple[Any, Any, Any] |
                 outer[axis - 1][j] = changed
         if offset % _ITEM or column >= m:
             return None
-    extents = [extent for extent, _ in step.outer]
+    extents = [extent for extent, _ in step.run.outer]
     return tuple(operands), tuple(strides), tuple(zip(extents, map(tuple, outer), strict=True))
 
 
@@ -709,12 +712,12 @@ def _at(moves: dict[int, tuple[int, int]], place: tuple[Any, int]) -> tuple[Any,
 
 def _views_of(step: Step) -> tuple[View, View, View]:
     """Return the factors and the product, with the stacks that a step goes over in front."""
-    count, n, k, m = step.dims
-    shapes, s = ((n, k), (k, m), (n, m)), step.strides
-    extents = (*[extent for extent, _ in step.outer], count)
+    count, n, k, m = step.run.dims
+    shapes, s = ((n, k), (k, m), (n, m)), step.run.strides
+    extents = (*[extent for extent, _ in step.run.outer], count)
     made = []
     for j, (shape, (base, offset)) in enumerate(zip(shapes, step.operands, strict=True)):
-        moves = (*[of[j] for _, of in step.outer], s[j])
+        moves = (*[of[j] for _, of in step.run.outer], s[j])
         made.append(View(base, offset, (*extents, *shape), (*moves, *s[3 + 2 * j : 5 + 2 * j]), _F4))
     a, b, c = made
     return a, b, c

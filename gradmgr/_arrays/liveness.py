@@ -52,7 +52,7 @@ class Liveness:
                 if base not in first:
                     first[base] = at
                 last[base] = at
-        if step.writes == 1 and ((step.exact and step.flat) or step.in_place):
+        if step.run.writes == 1 and ((step.run.exact and step.run.flat) or step.run.in_place):
             self._over.append((at, step))
 
     def _enter_group(self, group: Group, steps: Sequence[Step], at: int) -> None:
@@ -111,8 +111,9 @@ def reads_whole(step: Step, base: Any, nbytes: int) -> bool:
     if step.operands[-1][1]:
         return False
     # All arrays of a kernel are contiguous.
-    stride, strides = (step.alignments[-1], step.alignments) if step.in_place else (step.strides[-1], step.strides)
-    if step.dims[0] * stride != nbytes:
+    strides = step.run.alignments if step.run.in_place else step.run.strides[: len(step.operands)]
+    stride = strides[-1]
+    if step.run.dims[0] * stride != nbytes:
         return False
     for (of, offset), own in zip(step.operands, strides, strict=False):
         if of.__class__ is not np.ndarray and of == base and (offset or own != stride):

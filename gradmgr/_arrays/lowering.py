@@ -21,6 +21,7 @@ from gradmgr._arrays.native import Machine, UfuncLoop
 from gradmgr._arrays.native_kernels import Kernel
 from gradmgr._arrays.steps import (
     NotLoweredError,
+    Run,
     Step,
     Temporary,
     View,
@@ -254,7 +255,7 @@ class Lowering:
         address = self.machine.address("guard")
         scalar = view._replace(shape=(), strides=())
         made = elementwise(address, [scalar], context=int(call.expected), writes=0, guard=call)
-        made.flat = False
+        made.run.flat = False
         return [made]
 
     def _constant_made(self, call: Call) -> list[Step]:
@@ -272,8 +273,8 @@ class Lowering:
             raise NotLoweredError
         numbers = np.array([*others[kernel.lengths :], 0.0], np.float64)
         step = over(views, kernel.address, others[: kernel.lengths], (), ())
-        step.writes, step.context, step.keeps = kernel.writes, numbers.ctypes.data, numbers
-        step.in_place = kernel.is_elementwise
+        step.run.writes, step.run.context, step.run.keeps = kernel.writes, numbers.ctypes.data, numbers
+        step.run.in_place = kernel.is_elementwise
         return [step]
 
     # ------------------------------------------------------------ elementwise
@@ -342,10 +343,10 @@ class Lowering:
                 (operand.base, operand.offset) if operand.__class__ is View else place
                 for operand, place in zip((*operands, out), known.operands, strict=True)
             ]
-            return [known.with_operands(tuple(found))]
+            return [Step(known.run, tuple(found))]
         steps = self._steps_of(ufunc, operands, args, out)
         if alike is not None and len(steps) == 1:
-            self._steps[alike] = steps[0].with_operands(steps[0].operands)
+            self._steps[alike] = steps[0].but()
         return steps
 
     def _alike(self, ufunc: np.ufunc, operands: Sequence[Any], args: Sequence[Any], out: View) -> Any:
@@ -514,9 +515,8 @@ class Lowering:
         if made.shape != (*numbers.shape, *row.shape) or not is_contiguous(row) or not is_contiguous(made):
             raise NotLoweredError
         views = (source, numbers, made)
-        taken = Step(
+        taken = Run(
             self.machine.address("take"),
-            tuple([(view.base, view.offset) for view in views]),
             tuple([view.dtype.alignment for view in views]),
             numbers.shape,
             (source.strides[0], numbers.strides[0], made.strides[0]),
@@ -524,7 +524,7 @@ class Lowering:
             auxdata=size_of(row.shape) * made.dtype.itemsize,
             guard=call,
         )
-        return [taken]
+        return [Step(taken, tuple([(view.base, view.offset) for view in views]))]
 
     def _picked(self, source: View, index: Any, made: View, call: Call) -> list[Step]:
         """Return the step that copies one element of each row of a matrix."""
@@ -532,9 +532,8 @@ class Lowering:
         if made.shape != numbers.shape:
             raise NotLoweredError
         views = (source, numbers, made)
-        picked = Step(
+        picked = Run(
             self.machine.address("take"),
-            tuple([(view.base, view.offset) for view in views]),
             tuple([view.dtype.alignment for view in views]),
             (1,),
             (source.strides[1], numbers.strides[0], made.strides[0]),
@@ -543,7 +542,7 @@ class Lowering:
             auxdata=made.dtype.itemsize,
             guard=call,
         )
-        return [picked]
+        return [Step(picked, tuple([(view.base, view.offset) for view in views]))]
 
     def _numbers(self, rows: View, index: Any) -> View:
         """Return the numbers of the columns in an index of one element of each row."""
@@ -672,7 +671,9 @@ class Lowering:
         if overlaps(a, kept) or any(stride < 0 for stride in (*a.strides, *kept.strides)):
             raise NotLoweredError
         least = _least_of(ufunc, out.dtype)
-        if least is not None and _reducing(0, kept, a, {}).strides[0]:  # by rows, of which the first is like the others
+        if (
+            least is not None and _reducing(0, kept, a, {}).run.strides[0]
+        ):  # by rows, of which the first is like the others
             steps.append(self._copied(_constant(least), out))
         elif ufunc in (np.maximum, np.minimum):
             a, first = _without_first(a, where)
@@ -685,7 +686,7 @@ class Lowering:
         if size_of(a.shape) == size_of(out.shape):
             kept = kept._replace(shape=a.shape)
         made = _reducing(loop.function, kept, a, of_loop(loop))
-        rows = sum([not strides[0] for _, strides in made.outer]) + (not made.strides[0])
+        rows = sum([not strides[0] for _, strides in made.run.outer]) + (not made.run.strides[0])
         in_pieces = _IN_PIECES and size_of(a.shape) > _IN_PIECES
         if (rows > 1 or in_pieces) and out.dtype.kind in "fc":  # several rows are gathered before they are added up
             raise NotLoweredError

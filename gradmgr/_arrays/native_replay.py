@@ -293,7 +293,7 @@ class NativeWriter(Writer):
         It is element by element and exact: other loops may round otherwise in place. Less of the cache is used then.
         """
         steps = self.analysis.steps[end] if end < len(self.analysis.steps) else []
-        if len(steps) != 1 or not steps[0].flat or not steps[0].exact or base not in bases_in(steps[0]):
+        if len(steps) != 1 or not steps[0].run.flat or not steps[0].run.exact or base not in bases_in(steps[0]):
             return None
         target = steps[0].operands[-1][0]
         if target.__class__ is not int or target not in self.leaving or self.analysis.made.get(target) != end:

@@ -13,7 +13,7 @@ from collections.abc import Set as AbstractSet
 from typing import Any
 
 from gradmgr._arrays.analysis import NATIVE, PYTHON, Analysis, bases_in
-from gradmgr._arrays.steps import Step, Temporary
+from gradmgr._arrays.steps import FAILED, Step, Temporary
 
 _LEAST = 1 << 10  # bytes that calls make which are moved
 _FURTHEST = 64  # calls
@@ -40,7 +40,7 @@ class Delay:
         self._given = {slot.number for slot in analysis.capture.inputs}
         self._aliased = analysis.aliases.keys() | {base for of in analysis.aliases.values() for base in of}
         for number, steps in enumerate(analysis.steps):
-            for base in {base for step in steps for base in bases_in(step, step.writes)}:
+            for base in {base for step in steps for base in bases_in(step, step.run.writes)}:
                 self._written[base].append(number)
         for number in range(len(analysis.steps) - 1, -1, -1):
             target = self._target(number)
@@ -110,10 +110,10 @@ class Delay:
 
 
 def _only_computes(step: Step) -> bool:
-    return step.guard is None and step.failure == Step.failure
+    return step.run.guard is None and step.run.failure == FAILED
 
 
 def _writes_only(step: Step, made: Any) -> bool:
     """Tell whether a step writes to nothing but some slots' memory and what is held for one call."""
-    targets = [base for base, _ in step.operands[len(step.operands) - step.writes :]]
+    targets = [base for base, _ in step.operands[len(step.operands) - step.run.writes :]]
     return all(base.__class__ is Temporary or (base.__class__ is int and base in made) for base in targets)

@@ -19,7 +19,7 @@ import numpy as np
 from gradmgr._arrays.captured import Call, Layout
 from gradmgr._arrays.native import Machine
 from gradmgr._arrays.packing import ALIGNMENT, Arena
-from gradmgr._arrays.steps import Step
+from gradmgr._arrays.steps import FAILED, Run, Step
 from gradmgr._arrays.strips import Group, groups_in
 
 Array = Any
@@ -189,7 +189,8 @@ class Assembly:
         self._of_steps: list[int] = []  # the words that say where a description stands
         self._patches: dict[int, list[_Patch]] = defaultdict(list)  # by the slot of what Python holds
         self._keeps: list[Any] = []
-        self._alike: dict[Any, tuple[int, int]] = {}
+        self._alike: dict[Any, tuple[int, int]] = {}  # descriptions by what they say
+        self._of_runs: dict[int, tuple[int, int]] = {}  # and by the identity of a run
 
     def program(self, machine: Machine, nbytes: int) -> Program:
         """Return the program, with an arena of so many bytes."""
@@ -237,8 +238,8 @@ class Assembly:
             if group is not None:
                 body.words += [len(steps), group.rows, group.strip]
             for step in steps:
-                if step.guard is not None or step.failure != Step.failure:
-                    segment.stops[len(body.words)] = step.guard or step.failure
+                if step.run.guard is not None or step.run.failure != FAILED:
+                    segment.stops[len(body.words)] = step.run.guard or step.run.failure
                 self._append(step, number, body, group)
         body.words.append(0)
         return body
@@ -260,9 +261,8 @@ class Assembly:
                 words.append(start + offset)
             else:
                 moved = start + offset - self._first(slot)
-                self._patches[slot].append(_Patch(segment, len(words), moved, step.alignments[k] - 1))
+                self._patches[slot].append(_Patch(segment, len(words), moved, step.run.alignments[k] - 1))
                 words.append(0)
-        self._keeps.append(step.keeps)
 
     def _first(self, slot: int) -> int:
         """Return how far the first element of a slot's array lies behind its lowest byte."""
@@ -271,17 +271,26 @@ class Assembly:
 
     def _description(self, step: Step, group: Group | None) -> tuple[int, int]:
         """Return which word begins the description of a step, which many share, and over how many elements it goes."""
-        n = len(step.operands)
-        behind = () if group is None else group.words_of(step)
-        key = step.function, step.context, step.auxdata, n, step.dims, step.strides, step.outer, behind
+        found = self._of_runs.get(id(step.run)) if group is None else None
+        if found is None:
+            found = self._described(step, () if group is None else group.words_of(step))
+            self._keeps.append(step.run.keeps)
+            if group is None:
+                self._of_runs[id(step.run)] = found
+        return found
+
+    def _described(self, step: Step, behind: tuple[int, ...]) -> tuple[int, int]:
+        """Return the same, given what stands behind the description of a step of a group."""
+        run, n = step.run, len(step.operands)
+        key = run.function, run.context, run.auxdata, n, run.dims, run.strides, run.outer, behind
         found = self._alike.get(key)
         if found is None:
-            found = self._alike[key] = len(self._words), _elements(step)
-            self._words += [*key[:4], len(step.dims), len(step.strides), len(step.outer), *step.dims, *step.strides]
-            self._words += [extent for extent, _ in step.outer]
-            for _, moves in step.outer:
+            found = self._alike[key] = len(self._words), _elements(run)
+            self._words += [*key[:4], len(run.dims), len(run.strides), len(run.outer), *run.dims, *run.strides]
+            self._words += [extent for extent, _ in run.outer]
+            for _, moves in run.outer:
                 self._words += moves
-            if group is not None:
+            if behind:
                 self._words += [_HEAD + behind[0], *behind[1:]]
         return found
 
@@ -299,5 +308,5 @@ def view_in(arena: Any, start: int, layout: Layout) -> Any:
     return np.ndarray(layout.shape, layout.dtype, arena, start, layout.strides)
 
 
-def _elements(step: Step) -> int:
-    return math.prod(step.dims) * math.prod([extent for extent, _ in step.outer])
+def _elements(run: Run) -> int:
+    return math.prod(run.dims) * math.prod([extent for extent, _ in run.outer])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -45,13 +45,15 @@ class View(NamedTuple):
     is_scalar: bool = False
 
 
-@dataclass
-class Step:
-    """One run of a loop.
+FAILED = "a loop of NumPy's has failed"
+
+
+@dataclass(slots=True)
+class Run:
+    """How a loop runs, wherever its operands lie. Steps that are alike share one, so those of a step of its own change.
 
     Attributes:
         function: the address of the loop; context and auxdata are what it is given besides the operands.
-        operands: in whose memory each lies and where, as in View.
         alignments: of the operands' elements, in bytes.
         dims: that the loop is given.
         strides: likewise.
@@ -66,7 +68,6 @@ class Step:
     """
 
     function: int
-    operands: tuple[tuple[Any, int], ...]
     alignments: tuple[int, ...]
     dims: tuple[int, ...]
     strides: tuple[int, ...]
@@ -77,17 +78,27 @@ class Step:
     guard: Call | None = None
     flat: bool = False
     keeps: Any = None
-    failure: str = "a loop of NumPy's has failed"
+    failure: str = FAILED
     exact: bool = False
     in_place: bool = False
 
-    def with_operands(self, operands: tuple[tuple[Any, int], ...]) -> Step:
-        """Return the same run of other operands."""
-        return Step(
-            *(self.function, operands, self.alignments, self.dims, self.strides, self.outer, self.context),
-            *(self.auxdata, self.writes, self.guard, self.flat, self.keeps, self.failure, self.exact),
-            in_place=self.in_place,
-        )
+
+@dataclass(slots=True)
+class Step:
+    """One run of a loop.
+
+    Attributes:
+        run: how it runs.
+        operands: in whose memory each lies and where, as in View.
+    """
+
+    run: Run
+    operands: tuple[tuple[Any, int], ...]
+
+    def but(self, operands: tuple[tuple[Any, int], ...] | None = None, **changes: Any) -> Step:
+        """Return another step, of other operands, or whose run has other attributes."""
+        run = replace(self.run, **changes) if changes else self.run
+        return Step(run, self.operands if operands is None else operands)
 
 
 def size_of(shape: Sequence[int]) -> int:
@@ -213,9 +224,8 @@ def over(
 ) -> Step:
     """Return the step of a loop over views, with the dimensions and strides that it is given, and those around it."""
     operands = tuple([(view.base, view.offset) for view in views])
-    return Step(
-        function, operands, tuple([view.dtype.alignment for view in views]), dims, strides, tuple(outer), **facts
-    )
+    alignments = tuple([view.dtype.alignment for view in views])
+    return Step(Run(function, alignments, dims, strides, tuple(outer), **facts), operands)
 
 
 def elementwise(function: int, views: Sequence[View], **facts: Any) -> Step:

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gradmgr._arrays.analysis import PYTHON, Analysis, bases_in
-from gradmgr._arrays.steps import Step
+from gradmgr._arrays.steps import FAILED, Step
 
 # Elements of a strip, of one operand: 32 KiB of float64.
 _STRIP = 1 << 12
@@ -94,7 +94,7 @@ class Group:
         """Return what stands behind a step's description: the word of its extent, for how many rows, the moves."""
         extent, moves = _first_axis(step)
         times = extent // self.rows
-        at = len(step.dims) + len(step.strides) if step.outer else 0
+        at = len(step.run.dims) + len(step.run.strides) if step.run.outer else 0
         keys = [key_of(base) for base, _ in step.operands]
         return at, times, *[0 if key in self.local else m * times for key, m in zip(keys, moves, strict=True)]
 
@@ -106,22 +106,22 @@ def key_of(base: Any) -> Any:
 
 def _first_axis(step: Step) -> tuple[int, tuple[int, ...]]:
     """Return the extent of the outermost axis, and the strides of the operands along it."""
-    return step.outer[0] if step.outer else (step.dims[0], step.strides[: len(step.operands)])
+    return step.run.outer[0] if step.run.outer else (step.run.dims[0], step.run.strides[: len(step.operands)])
 
 
 def _other_axes(step: Step, k: int) -> list[tuple[int, int]]:
     """Return the extents and strides of an operand's other axes."""
     n = len(step.operands)
-    axes = [(extent, moves[k]) for extent, moves in step.outer]
-    axes.append((step.dims[0], step.strides[k]))
-    if len(step.dims) > 1:
-        axes += [(step.dims[d], step.strides[n + s]) for d, s in _OWN_AXES[len(step.dims)][k]]
+    axes = [(extent, moves[k]) for extent, moves in step.run.outer]
+    axes.append((step.run.dims[0], step.run.strides[k]))
+    if len(step.run.dims) > 1:
+        axes += [(step.run.dims[d], step.run.strides[n + s]) for d, s in _OWN_AXES[len(step.run.dims)][k]]
     return axes[1:]
 
 
 def _spans(step: Step, rows: int) -> list[Span]:
     extent, moves = _first_axis(step)
-    times, reads = extent // rows, len(step.operands) - step.writes
+    times, reads = extent // rows, len(step.operands) - step.run.writes
     found = []
     for k, (base, offset) in enumerate(step.operands):
         axes = [(times, moves[k]), *_other_axes(step, k)]
@@ -133,21 +133,21 @@ def _spans(step: Step, rows: int) -> list[Span]:
 
 
 def _size(step: Step) -> int:
-    return math.prod(step.dims) * math.prod([extent for extent, _ in step.outer])
+    return math.prod(step.run.dims) * math.prod([extent for extent, _ in step.run.outer])
 
 
 def _is_long(step: Step) -> bool:
-    return len(step.dims) in _OWN_STRIDES and _size(step) > _STRIP
+    return len(step.run.dims) in _OWN_STRIDES and _size(step) > _STRIP
 
 
 def _has_rows(step: Step) -> bool:
     """Tell whether a step may run for some rows after the other."""
-    if step.guard is not None or step.failure != Step.failure or step.writes != 1:
+    if step.run.guard is not None or step.run.failure != FAILED or step.run.writes != 1:
         return False
-    own = _OWN_STRIDES.get(len(step.dims))
-    if own is None or len(step.strides) != len(step.operands) + own:
+    own = _OWN_STRIDES.get(len(step.run.dims))
+    if own is None or len(step.run.strides) != len(step.operands) + own:
         return False
-    return bool(step.outer) or len(step.dims) > 1 or step.flat
+    return bool(step.run.outer) or len(step.run.dims) > 1 or step.run.flat
 
 
 def runs_by_rows(step: Step) -> bool:
@@ -157,8 +157,9 @@ def runs_by_rows(step: Step) -> bool:
 
 def _is_fill(step: Step) -> bool:
     """Tell whether a step writes one constant."""
-    base, n = step.operands[0][0], len(step.operands)
-    return n == 2 and base.__class__ is np.ndarray and not any([step.strides[0], *[m[0] for _, m in step.outer]])
+    if len(step.operands) != 2 or step.operands[0][0].__class__ is not np.ndarray:
+        return False
+    return not any([step.run.strides[0], *[moves[0] for _, moves in step.run.outer]])
 
 
 class _Open:
@@ -184,7 +185,7 @@ class _Open:
 
     def is_apart(self, step: Step, hidden: Collection[int]) -> bool:
         """Tell whether a step touches nothing that is written here, and writes nothing that is touched."""
-        reads = len(step.operands) - step.writes
+        reads = len(step.operands) - step.run.writes
         if not self._hides_nothing(step, hidden):
             return False
         for k, (base, _) in enumerate(step.operands):
@@ -195,7 +196,7 @@ class _Open:
 
     def _hides_nothing(self, step: Step, hidden: Collection[int]) -> bool:
         """Tell whether neither a step nor the group may read, unseen, what the other writes."""
-        if not self.hidden.isdisjoint(bases_in(step, step.writes)):
+        if not self.hidden.isdisjoint(bases_in(step, step.run.writes)):
             return False
         return not any(span.written for base in hidden for _, span in self._spans.get(base, ()))
 
@@ -241,7 +242,7 @@ class _Open:
         longest = max([span.elements for found in self._spans.values() for _, span in found if span.move] or [1])
         whole = 1
         for step in self.steps:
-            if not step.outer and len(step.dims) == 1 and not step.exact:
+            if not step.run.outer and len(step.run.dims) == 1 and not step.run.exact:
                 whole = max(whole, _VECTORS // math.gcd(_VECTORS, _first_axis(step)[0] // self.rows))
         self.strip = -(-max(1, _STRIP // longest) // whole) * whole
         return self.strip * longest <= max(_STRIP, _LONGEST_ROW)
@@ -321,7 +322,7 @@ class Strips:
         aliases, found = self._analysis.aliases, set[int]()
         if not aliases:
             return found
-        if not aliases.keys().isdisjoint(bases_in(step, step.writes)):
+        if not aliases.keys().isdisjoint(bases_in(step, step.run.writes)):
             return None
         more = aliases.keys() & set(bases_in(step))
         while more:
@@ -336,7 +337,7 @@ class Strips:
         for at in range(first + 1, len(steps)):
             step = steps[at]
             of_step = self._hidden(step)
-            if of_step is None or step.guard is not None or len(waiting) == _MOST_WAITING:
+            if of_step is None or step.run.guard is not None or len(waiting) == _MOST_WAITING:
                 break
             if _has_rows(step) and found.take(step, of_step, waiting):
                 waiting, end = [], at + 1

@@ -449,7 +449,7 @@ def test_products_for_small_batches_are_turned_where_they_can_be(name: str, monk
 
 
 def test_a_matrix_that_is_read_by_rows_after_all_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fusion, "_by_columns", lambda step, *_: (step.operands, step.strides, step.outer))
+    monkeypatch.setattr(fusion, "_by_columns", lambda step, *_: (step.operands, step.run.strides, step.run.outer))
     arrays = float32(256, 64), float32(8, 64, seed=1), float32(256, seed=2)
     _, checked, exact, _ = replays_of(lambda w, x, b: [gates(w, x).T + b], *arrays)
     assert checked(*arrays)[0].tobytes() != exact(*arrays)[0].tobytes()
@@ -742,26 +742,26 @@ def test_the_loop_that_subtracts_a_product(fails: bool) -> None:
 def _wrong_sum(original: Any, self: Any, originals: Any, step: Any, *, is_new: bool) -> Any:
     steps = original(self, originals, step, is_new=is_new)
     for each in steps:
-        if each.function in (self.products.function, self.products.own):
-            each.auxdata = 1 - each.auxdata
+        if each.run.function in (self.products.function, self.products.own):
+            each.run.auxdata = 1 - each.run.auxdata
     return steps
 
 
 def _wrong_place(original: Any, self: Any, originals: Any, step: Any, *, is_new: bool) -> Any:
     steps = original(self, originals, step, is_new=is_new)
     for each in steps:
-        if each.function in (self.products.function, self.products.own):
+        if each.run.function in (self.products.function, self.products.own):
             (base, offset), *others = each.operands
             each.operands = ((base, offset + 4), *others)
-            each.dims = (each.dims[0], each.dims[1] - 1, *each.dims[2:])
+            each.run.dims = (each.run.dims[0], each.run.dims[1] - 1, *each.run.dims[2:])
     return steps
 
 
 def _wrong_depth(original: Any, self: Any, originals: Any, step: Any, *, is_new: bool) -> Any:
     steps = original(self, originals, step, is_new=is_new)
     for each in steps:
-        if each.function in (self.products.function, self.products.own):
-            each.dims = (*each.dims[:2], each.dims[2] - 1, each.dims[3])
+        if each.run.function in (self.products.function, self.products.own):
+            each.run.dims = (*each.run.dims[:2], each.run.dims[2] - 1, each.run.dims[3])
     return steps
 
 

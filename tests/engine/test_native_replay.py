@@ -319,8 +319,8 @@ def leave_out(steps: list[Any]) -> None:
 
 
 def shorten(steps: list[Any]) -> None:
-    step = steps[-1]
-    step.dims = (step.dims[0] - 1 if step.dims[0] > 1 else 0, *step.dims[1:])
+    first, *rest = steps[-1].run.dims
+    steps[-1] = steps[-1].but(dims=(first - 1 if first > 1 else 0, *rest))
 
 
 def change_an_operand(steps: list[Any]) -> None:
