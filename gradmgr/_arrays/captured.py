@@ -570,12 +570,13 @@ def difference(one: Capture, other: Capture) -> str | None:
             )
     for first, second in zip(one.calls, other.calls, strict=False):
         is_same = first.function is second.function or _is_same_function(first.function, second.function)
-        if not is_same or not _are_equal(first.results, second.results):
+        if not is_same or first.made != second.made or not _are_equal_args((first.results,), (second.results,)):
             return f"{name_of(first.function)} at {first.line}, then {name_of(second.function)} at {second.line}"
         if first.expected != second.expected:
             return f"what {name_of(first.function)} gives at {first.line}"
         if first.given != second.given or not (
-            _are_equal_args(first.args, second.args) and _are_equal(first.keywords, second.keywords)
+            _are_equal_args(first.args, second.args)
+            and (not (first.keywords or second.keywords) or _are_equal(first.keywords, second.keywords))
         ):
             return f"what {name_of(first.function)} is given at {first.line}"
     shorter, longer = sorted((one.calls, other.calls), key=len)
@@ -778,7 +779,7 @@ def _holds_mask(index: Any) -> bool:
 
 
 def _are_equal_args(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
-    """Tell whether arguments are equal, of calls that are given the same slots in the same order."""
+    """Tell whether arguments, or results, are equal in which the same slots are in the same order."""
     if len(one) != len(other):
         return False
     for a, b in zip(one, other, strict=True):
@@ -1132,6 +1133,8 @@ _WRITERS = frozenset(
 
 def written_by(call: Call) -> list[Slot]:
     """Return the slots of the arrays that a call writes into."""
+    if not call.keywords and _is_steady(call.function):  # mostly, so asked first
+        return []
     found = call.args[:1] if call.function in _UPDATES else _targets(call.function, call.args, call.keywords)
     return [part for part in found if isinstance(part, Slot)]
 

@@ -162,6 +162,11 @@ class Fusion:
         late = sum(map(len, self.late.values()))
         return Counts(self._count, self._replaced, self._added, self._merged, self._merges, self._by_machine, late)
 
+    @property
+    def has_changed(self) -> bool:
+        """Whether any step is another one."""
+        return bool(self._replaced or self._merges)
+
     def is_late(self, slot: int) -> bool:
         """Tell whether an array is not computed, as it is left to an update."""
         return any(slot == of for found in self.late.values() for of, _ in found)

@@ -135,7 +135,7 @@ def is_view(call: Call, layouts: Sequence[Any]) -> bool:
     if result.__class__ is not Slot or source.__class__ is not Slot or call.expected is not None:
         return False
     made, of = layouts[result.number], layouts[source.number]
-    if made is not None and made.owner == result.number and result != source:
+    if made is not None and made.owner == result.number != source.number:
         return False
     if name_of(call.function) not in _VIEWERS or (len(call.given) > 1 and any(slots_in(call.args[1:]))):
         return False

@@ -145,7 +145,8 @@ class NativeWriter(Writer):
         for number, when in self.last.items():
             base = self.analysis.base_of(number)
             last[base] = max(last[base], when)
-        if self.fusion is not None or self.delayed:  # which let calls read what others are given
+        has_moved = self.delayed or (self.fusion is not None and self.fusion.has_changed)
+        if has_moved:  # calls may read what others are given
             for number, steps in enumerate(self.analysis.steps):
                 for base in {base for step in steps for base in bases_in(step)}:
                     last[base] = max(last[base], number)

@@ -574,18 +574,18 @@ class TensorCapture(Capture):
 
     def _drop_passing_gradients(self, results: Iterable[Any]) -> None:
         """Leave out gradients that tensors without one get, and lose again before anything else can see them."""
-        first = {id(call) for call in self.calls[: self._first_barrier()]}
+        barrier = self._first_barrier()
         without = {call.args[0].number for call in self.reads if call.function is has_grad and not call.expected}
         last: dict[int, Any] = {}
-        for call in self.calls:
-            if id(call) in first and call.function is run_atomically:
+        for call in self.calls[:barrier]:
+            if call.function is run_atomically:
                 last |= {write[1].number: write[3] for write in call.args[0] if write[2] == "_grad"}
         passing = {number for number, value in last.items() if value is None} & without
         if not passing:
             return
         kept = []
-        for call in self.calls:
-            if id(call) in first and call.function is run_atomically:
+        for number, call in enumerate(self.calls):
+            if number < barrier and call.function is run_atomically:
                 due = [write for write in call.args[0] if write[2] != "_grad" or write[1].number not in passing]
                 if due:
                     kept.append(call if len(due) == len(call.args[0]) else call.but(args=(due,)))
