@@ -1,7 +1,7 @@
 """What compiling costs: a replayed call, capturing and making a program, memory.
 
-`python -m bench.compiled.costs peak|left MODEL COLUMN THREADS` measures the memory of one model's steps, or what many
-of them leave, in a process of its own and prints JSON.
+`python -m bench.compiled.costs peak MODEL COLUMN THREADS` measures the memory of one model's steps in a process of its
+own and prints JSON; `left MODEL COLUMN THREADS STEPS` measures what so many of them leave.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import gradmgr.numpy as gnp
 from bench import memory, train
 from bench._arrays import counting
 from bench._measure import Contestant, Pace, Row, Table, Verdict, always, race
-from bench.compiled.levels import levels
+from bench.compiled.levels import PLAIN, levels
 from bench.compiled.speed import EAGER, is_quick
 from bench.train.here import Compiled, Here
 from gradmgr import GradManager, Tensor, tensor
@@ -160,8 +160,12 @@ MEMORY_NOTE = (
     "keeps the text of its replay and what it compares in each call. Resident: of one step, by the system's count,\n"
     "under a malloc that gives freed blocks back"
 )
+_QUICK_REPLAYS = 1000
+_BEFORE = 500  # steps whose memory does not count
+_TRACED_PART = 10  # of the steps: under tracemalloc they take several times as long
 _FLAT_NOTE = (
-    f"what {_REPLAYS:,} steps leave, after 500 others: bytes by the system's count, blocks of Python's allocator"
+    f"what steps leave, after {_BEFORE} others: bytes by the system's count, and blocks of Python's allocator; and after\n"
+    f"these what a tenth as many leave by tracemalloc's count, of arrays and of Python's objects"
 )
 
 
@@ -198,17 +202,28 @@ def _traced_peak(make: Make) -> float:
         tracemalloc.stop()
 
 
-def left(make: Make, replays: int = _REPLAYS) -> dict[str, float]:
-    """Return what so many steps leave behind: resident bytes, and blocks of Python's allocator."""
+def left(make: Make, replays: int) -> dict[str, float]:
+    """Return what so many steps leave behind: resident bytes, blocks of Python's allocator, and bytes by tracemalloc."""
     made = make()
-    for _ in range(500):
-        made.step()
-    gc.collect()
+    _step(made, _BEFORE)
     resident, blocks = memory.resident_now(), sys.getallocatedblocks()
-    for _ in range(replays):
+    _step(made, replays)
+    found = {"bytes": float(memory.resident_now() - resident), "blocks": float(sys.getallocatedblocks() - blocks)}
+    tracemalloc.start()
+    try:
+        _step(made, 2)  # what is kept from one step to the next is made anew, and traced
+        traced = tracemalloc.get_traced_memory()[0]
+        _step(made, replays // _TRACED_PART)
+        return found | {"traced": float(tracemalloc.get_traced_memory()[0] - traced)}
+    finally:
+        tracemalloc.stop()
+
+
+def _step(made: Here, count: int) -> None:
+    """Make so many steps, and collect what garbage they leave."""
+    for _ in range(count):
         made.step()
     gc.collect()
-    return {"bytes": float(memory.resident_now() - resident), "blocks": float(sys.getallocatedblocks() - blocks)}
 
 
 def _maker(label: str, name: str, threads: int) -> Make:
@@ -243,16 +258,20 @@ def memory_of_steps(pace: Pace, threads: int) -> Table:
 
 
 def memory_of_replays(pace: Pace, threads: int) -> Table:
-    """Count what ten thousand replays leave."""
-    rows = []
-    for name in levels():
-        cells = _in_a_process("left", _SMALL, name, threads)
-        rows.append(Row(f"{_SMALL}, {name}", cells, (Verdict("resident bytes", cells["bytes"], _GROWTH),)))
-    return Table("Memory after replays", {"bytes": "{:,.0f}", "blocks": "{:,.0f}"}, rows, _FLAT_NOTE)
+    """Count what many replays of each training step leave."""
+    replays = _QUICK_REPLAYS if is_quick(pace) else _REPLAYS
+    jobs = [(label, name) for label in train.MODELS for name in levels() if name != PLAIN or label == _SMALL]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        found = pool.map(lambda job: _in_a_process("left", *job, threads, replays), jobs)
+    rows = [
+        Row(f"{label}, {name}, {replays:,} steps", cells, (Verdict("resident bytes", cells["bytes"], _GROWTH),))
+        for (label, name), cells in zip(jobs, found, strict=True)
+    ]
+    return Table("Memory after replays", dict.fromkeys(("bytes", "blocks", "traced"), "{:,.0f}"), rows, _FLAT_NOTE)
 
 
-def _in_a_process(what: str, label: str, name: str, threads: int) -> dict[str, float]:
-    return memory.in_a_process("bench.compiled.costs", what, label, name, str(threads))
+def _in_a_process(what: str, label: str, name: str, *numbers: int) -> dict[str, float]:
+    return memory.in_a_process("bench.compiled.costs", what, label, name, *map(str, numbers))
 
 
 # ---------------------------------------------------------------- all of it
@@ -272,9 +291,9 @@ def tables(pace: Pace, threads: int, only: str = "") -> Iterator[Table]:
 
 
 def main() -> None:
-    what, label, name, threads = sys.argv[1:]
-    measure: Callable[[Make], dict[str, float]] = {"peak": peaks, "left": left}[what]
-    print(json.dumps(measure(_maker(label, name, int(threads)))))
+    what, label, name, threads, *steps = sys.argv[1:]
+    measure: Callable[..., dict[str, float]] = {"peak": peaks, "left": left}[what]
+    print(json.dumps(measure(_maker(label, name, int(threads)), *map(int, steps))))
 
 
 if __name__ == "__main__":
