@@ -31,6 +31,7 @@ from gradmgr._arrays.batched import (
     refuse_to_write,
     repeat_examples,
 )
+from gradmgr._arrays.batched_library import Library
 
 _NUMBERS = (int, float, complex, np.generic)  # CuPy combines its arrays with these
 Function = Callable[..., Any]
@@ -220,7 +221,7 @@ def _register_like(function: Any) -> None:
     def rule(
         level: Level, a: Any, dtype: Any = None, order: str = "K", subok: bool = True, shape: Any = None, **_: Any
     ) -> Any:
-        return getattr(level.library, function.__name__)(a, dtype, order, shape)
+        return getattr(Library(level), function.__name__)(a, dtype, order, shape)
 
     RULES[function] = rule
 
@@ -286,7 +287,7 @@ def _min_scalar_type(level: Level, a: Any) -> Any:
 
 @register(np.may_share_memory, np.shares_memory)
 def _share_memory(level: Level, a: Any, b: Any, max_work: Any = None) -> bool:
-    return level.library.may_share_memory(a, b)
+    return Library(level).may_share_memory(a, b)
 
 
 # ---------------------------------------------------------------- shape

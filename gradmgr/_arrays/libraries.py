@@ -16,10 +16,16 @@ from typing import Any, TypeVar
 import numpy as np
 
 from gradmgr import errors
-from gradmgr._arrays import batching_rules, batching_rules_of_series  # noqa: F401  # they enter rules when imported
+from gradmgr._arrays import (
+    batched_ufuncs,  # noqa: F401  # it binds the operators of Batched when imported
+    batching_rules,  # noqa: F401  # it enters rules when imported
+    batching_rules_of_series,  # noqa: F401  # it does, too
+)
 from gradmgr._arrays.arguments import leaves_in
-from gradmgr._arrays.batched import Batched, Library, batched_to_hold, getitem_of, innermost
+from gradmgr._arrays.batched import Batched, batched_to_hold, innermost
 from gradmgr._arrays.batched import common_value as common_to_examples
+from gradmgr._arrays.batched_indexing import getitem_of
+from gradmgr._arrays.batched_library import Library
 from gradmgr._arrays.captured import (
     CapturedArray,
     CapturingLibrary,
@@ -84,7 +90,7 @@ def namespace(array: Array) -> Any:
     if isinstance(array, (np.ndarray, np.generic)):
         return np
     if isinstance(array, Batched):
-        return array.level.library
+        return Library(array.level)
     if isinstance(array, CapturedArray):
         return CapturingLibrary(array.capture, namespace(array.inner))
     return loaded_cupy() if is_array(array) else np

@@ -51,41 +51,12 @@ def write(results: dict[Tensor, Any], outer: Any, replaced: Container[Tensor] = 
     Args:
         results: the gradients; emptied, since a gradient that something else holds too must be copied.
         outer: the context outside of the recording; its recorders may track the gradients.
-        replaced: tensors whose new gradient stands for the one they hold, too.
+        replaced: tensors whose new gradient replaces the one they hold, instead of being added to it.
     """
-    known = [] if outer is None else [rec for rec in recorders(outer) if rec.open]
     if interceptors_of(current()):
         _note_batched(results)
-    fresh: list[tuple[Tensor, Tensor]] = []  # new `.grad`
-    changed: list[tuple[Tensor, Any]] = []  # `.grad` that there is, and its new array, or its rows
     with write_lock.lock:  # threads that share a parameter lose no update
-        while results:
-            t, g = results.popitem()
-            held: Tensor | None = getattr(t, "_grad", None)
-            adding = held is not None and t not in replaced
-            if known and (adding or held is None) and (is_tracked_by(known, g) or is_tracked_by(known, held)):
-                fresh.append((t, run_in(outer, _recorded_sum, held, g, known)))
-                continue
-            rows = stored_rows(g) if isinstance(g, RowSparse) else None
-            if rows is not None and _may_stay_rows(rows, t):
-                if held is None:
-                    fresh.append((t, row_sparse(rows.owned())))
-                else:
-                    changed.append((held, _sum_of_rows(held, rows, adding)))
-                continue
-            if isinstance(g, Tensor):
-                g = g._array  # and the Tensor is dropped: references to the array are counted next
-            made = _new(Tensor)  # `wrap`, inlined
-            made._array = g
-            made._rec = g = None  # no reference here: `own_gradient` and `_sum` count them
-            if held is not None and adding:
-                made._array = _sum(held._array, made)
-            else:
-                made = own_gradient(made, t)
-            if held is None or _differs_more(made._array, held._array):
-                fresh.append((t, made))
-            else:
-                changed.append((held, made._array))
+        fresh, changed = _values_to_write(results, outer, replaced)
         try:
             try:
                 _publish(fresh, changed)
@@ -95,6 +66,43 @@ def write(results: dict[Tensor, Any], outer: Any, replaced: Container[Tensor] = 
         except BaseException:
             complete(_publish, fresh, changed)
             raise
+
+
+def _values_to_write(
+    results: dict[Tensor, Any], outer: Any, replaced: Container[Tensor]
+) -> tuple[list[tuple[Tensor, Tensor]], list[tuple[Tensor, Any]]]:
+    """Return tensors with their new `.grad`, and each `.grad` that stays with its new array, or its rows."""
+    known = [] if outer is None else [rec for rec in recorders(outer) if rec.open]
+    fresh: list[tuple[Tensor, Tensor]] = []
+    changed: list[tuple[Tensor, Any]] = []
+    while results:
+        t, g = results.popitem()
+        held: Tensor | None = getattr(t, "_grad", None)
+        adding = held is not None and t not in replaced
+        if known and (adding or held is None) and (is_tracked_by(known, g) or is_tracked_by(known, held)):
+            fresh.append((t, run_in(outer, _recorded_sum, held, g, known)))
+            continue
+        rows = stored_rows(g) if isinstance(g, RowSparse) else None
+        if rows is not None and _may_stay_rows(rows, t):
+            if held is None:
+                fresh.append((t, row_sparse(rows.owned())))
+            else:
+                changed.append((held, _sum_of_rows(held, rows, adding)))
+            continue
+        if isinstance(g, Tensor):
+            g = g._array  # and the Tensor is dropped: references to the array are counted next
+        made = _new(Tensor)  # `wrap`, inlined
+        made._array = g
+        made._rec = g = None  # no reference here: `own_gradient` and `_sum` count them
+        if held is not None and adding:
+            made._array = _sum(held._array, made)
+        else:
+            made = own_gradient(made, t)
+        if held is None or _differs_more(made._array, held._array):
+            fresh.append((t, made))
+        else:
+            changed.append((held, made._array))
+    return fresh, changed
 
 
 def _note_batched(results: dict[Tensor, Any]) -> None:

@@ -31,21 +31,10 @@ def apply(function: type[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     is_taped = tape.__class__ is Tape
     if kwargs or not (is_taped or tape is None) or capturing() is not None or not _takes_ctx(function):
         return FunctionCall(function, args, kwargs).run()
-    given, before = [], []  # what forward is given: untracked Tensors of the same values; and the arrays of all
-    copies: dict[int, Tensor] = {}
-    for t in args:
-        if isinstance(t, Tensor):
-            array = t._array
-            if array.__class__ is not np.ndarray and not isinstance(array, np.generic):
-                return FunctionCall(function, args, kwargs).run()
-            copy = copies.get(id(t))
-            if copy is None:
-                copy = copies[id(t)] = wrap(array)
-            before.append(array)
-            given.append(copy)
-        else:
-            before.append(t)
-            given.append(t)
+    untracked = _untracked(args)
+    if untracked is None:
+        return FunctionCall(function, args, kwargs).run()
+    given, before = untracked
     node_ids = tape.node_ids_of(args) if is_taped and tape.open else None
     needs = (False,) * len(args) if node_ids is None else tuple([node_id is not None for node_id in node_ids])
     ctx = FunctionCtx()
@@ -70,6 +59,29 @@ def apply(function: type[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     finally:
         state.close()
     return result
+
+
+def _untracked(args: tuple[Any, ...]) -> tuple[list[Any], list[Any]] | None:
+    """Return what forward is given, and the arrays of it; None where an argument has an array that is not NumPy's.
+
+    In place of a Tensor forward is given an untracked one of the same values, one in all places of the same Tensor.
+    """
+    given, before = [], []
+    copies: dict[int, Tensor] = {}
+    for t in args:
+        if isinstance(t, Tensor):
+            array = t._array
+            if array.__class__ is not np.ndarray and not isinstance(array, np.generic):
+                return None
+            copy = copies.get(id(t))
+            if copy is None:
+                copy = copies[id(t)] = wrap(array)
+            before.append(array)
+            given.append(copy)
+        else:
+            before.append(t)
+            given.append(t)
+    return given, before
 
 
 def _takes_ctx(function: type[Any]) -> bool:

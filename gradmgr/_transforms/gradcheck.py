@@ -6,24 +6,39 @@ be holomorphic, are checked as real-linear maps.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from gradmgr import errors
 from gradmgr._arrays import libraries
-from gradmgr._engine.cleanup import Scope
-from gradmgr._engine.context import current, recorders
-from gradmgr._engine.forward import ForwardScope
-from gradmgr._engine.recorder import snapshot
 from gradmgr._engine.tensor import Tensor, raw, wrap
+from gradmgr._transforms.gradcheck_derivatives import (
+    Function,
+    flatten,
+    jvp,
+    new_handle,
+    on_host,
+    unit_arrays,
+    vjp,
+)
+from gradmgr._transforms.gradcheck_problem import (
+    Block,
+    NotDeterministicError,
+    Problem,
+    RecordedFunction,
+    blocks_of,
+    describe_missing_input,
+    forward_derivative,
+    forward_problem,
+    reverse_problem,
+)
+from gradmgr._transforms.gradcheck_report import Comparison, Findings
 from gradmgr._transforms.vmap import vmap
-from gradmgr.manager import GradManager
 
 __all__ = ["gradcheck", "gradgradcheck", "jvp", "vjp"]
-
-Function = Callable[..., Any]
 
 
 def gradcheck(
@@ -103,8 +118,7 @@ def gradcheck(
         raise ValueError(f"gradcheck: order is the highest order of derivative, 1 or more; found {order}")
     check = _Check(
         eps=eps,
-        atol=atol,
-        rtol=rtol,
+        compare=Comparison(atol, rtol),
         nondet=nondet_tol,
         backward=check_backward_ad,
         forward=check_forward_ad,
@@ -118,7 +132,7 @@ def gradcheck(
     )
     points = _points("gradcheck", inputs)
     names = [f"input {k}" for k in range(len(points))]
-    return _report(check.run(_Problem(func, points, names, None, ""), order), raise_exception)
+    return _report(check.run(Problem(func, points, names, None, ""), order), raise_exception)
 
 
 def gradgradcheck(
@@ -184,8 +198,7 @@ def gradgradcheck(
         raise ValueError("gradgradcheck: check_fwd_over_rev and check_rev_over_rev are both False; one is needed")
     check = _Check(
         eps=eps,
-        atol=atol,
-        rtol=rtol,
+        compare=Comparison(atol, rtol),
         nondet=nondet_tol,
         backward=check_rev_over_rev,
         forward=check_fwd_over_rev,
@@ -199,15 +212,15 @@ def gradgradcheck(
     )
     points = _points("gradgradcheck", inputs)
     names = [f"input {k}" for k in range(len(points))]
-    problem = _Problem(func, points, names, None, "")
+    problem = Problem(func, points, names, None, "")
     if not problem.argnums:
-        return _report([_no_differentiable_input(problem)], raise_exception)
+        return _report([describe_missing_input(problem)], raise_exception)
     outs = problem.outputs()
     if grad_outputs is None:
         us = [check.direction(y, gen_non_contig_grad_outputs) for _, y in outs]
     else:
         us = _cotangents(grad_outputs, [y for _, y in outs])
-    return _report(check.run(_reverse_problem(problem, _blocks(outs), us), 1), raise_exception)
+    return _report(check.run(reverse_problem(problem, blocks_of(outs), us), 1), raise_exception)
 
 
 def _check_arguments(name: str, eps: float, masked: bool | None, batched_without: bool) -> None:
@@ -250,139 +263,15 @@ def _report(failures: list[str], raise_exception: bool) -> bool:
     return not failures
 
 
-# ---------------------------------------------------------------- the functions that are checked
+# ---------------------------------------------------------------- the check
 
 
-class _NotDeterministicError(Exception):
-    """Two calls of a function gave outputs that cannot be compared; holds the line to report."""
-
-
-class _Problem:
-    """A function at a point, and the names of its inputs and outputs in a report."""
-
-    __slots__ = ("argnums", "func", "names", "output_metadata", "outs", "points", "prefix")
-
-    def __init__(
-        self, func: Function, points: list[Any], names: list[str], outs: list[str] | None, prefix: str
-    ) -> None:
-        self.func = func
-        self.points = points
-        self.names = names
-        self.outs = outs  # None: "output k"
-        self.prefix = prefix  # names the derivatives taken so far
-        self.argnums = [k for k, t in enumerate(points) if _differentiable(t)]
-        self.output_metadata: list[Any] | None = None  # of the first call: shapes, and which are complex
-
-    def outputs(self) -> list[tuple[str, Tensor]]:
-        """Call the function; return the names of the differentiable outputs, and the outputs."""
-        found = self.call_for_values(self.call_checked, list(map(_handle, self.points)))
-        return [(f"output {k}" if self.outs is None else self.outs[k], y) for k, y in found]
-
-    def call_for_values(self, func: Function, args: list[Any]) -> list[tuple[int, Tensor]]:
-        """Return the differentiable outputs of the function, called for its values alone.
-
-        It is recorded, as it may set hooks on what it computes; a derivative as a function has a recording of its own.
-        """
-        if self.prefix:
-            return _outputs(func(*args))
-        return _Recorded([args[k] for k in self.argnums]).run(lambda: _outputs(func(*args)))
-
-    def call_checked(self, *args: Any) -> Any:
-        """Call the function and check that its outputs are as those of the first call."""
-        result = self.func(*args)
-        self.check_metadata([y for _, y in _outputs(result)])
-        return result
-
-    def check_metadata(self, outs: Sequence[Tensor]) -> None:
-        """Check that the outputs of a call have the shapes of those of the first, and are complex where those were."""
-        metadata = [(y.shape, y.size > 0 and y.dtype.kind == "c") for y in outs]
-        if self.output_metadata is None:
-            self.output_metadata = metadata
-        if metadata != self.output_metadata:
-            one, other = (
-                ", ".join(f"{shape}{' complex' * c}" for shape, c in many) for many in (self.output_metadata, metadata)
-            )
-            raise _NotDeterministicError(
-                f"- {self.prefix}the function is not deterministic: one call gave outputs of {one}, another of {other}"
-            )
-
-    def input_blocks(self) -> list[_Block]:
-        """Return a block for each differentiable input."""
-        return _blocks([(self.names[k], self.points[k]) for k in self.argnums])
-
-
-class _Block:
-    """The slice of one tensor in a vector of all of them: its real parts, then its imaginary ones."""
-
-    __slots__ = ("complex", "name", "shape", "start", "stop")
-
-    def __init__(self, name: str, shape: tuple[int, ...], start: int, stop: int, is_complex: bool) -> None:
-        self.name = name
-        self.shape = shape
-        self.start = start
-        self.stop = stop
-        self.complex = is_complex
-
-    def format_index(self, k: int) -> str:
-        """Return the index of an element, counted from the start of the block, as text."""
-        size = int(np.prod(self.shape))
-        index = f"[{', '.join(map(str, np.unravel_index(k % size, self.shape)))}]" if self.shape else "[()]"
-        return index + (".imag" if k >= size else ".real" if self.complex else "")
-
-
-def _blocks(tensors: Sequence[tuple[str, Any]]) -> list[_Block]:
-    made, start = [], 0
-    for name, t in tensors:
-        is_complex = t.dtype.kind == "c"
-        stop = start + t.size * (1 + is_complex)
-        made.append(_Block(name, t.shape, start, stop, is_complex))
-        start = stop
-    return made
-
-
-def _no_differentiable_input(problem: _Problem) -> str:
-    found = ", ".join(str(t.dtype) if isinstance(t, Tensor) else type(t).__name__ for t in problem.points)
-    return (
-        f"- {problem.prefix}no input is of a floating or complex dtype; found {found or 'none'}: "
-        "make what is to be differentiated with gradmgr.tensor(..., dtype='float64')"
-    )
-
-
-def _reverse_problem(problem: _Problem, rows: Sequence[_Block], us: Sequence[Any]) -> _Problem:
-    """Return the problem of the reverse derivative, a function of the inputs and the cotangents."""
-    func, argnums, count = problem.func, problem.argnums, len(problem.points)
-    outs = [f"the gradient of {problem.names[k]}" for k in argnums]
-    names = [*problem.names, *(f"the cotangent of {row.name}" for row in rows)]
-    prefix = f"{problem.prefix}derivative of the reverse derivative: "
-
-    def reverse(*args: Any) -> Any:
-        return vjp(func, args[:count], argnums, args[count:])
-
-    return _Problem(reverse, [*problem.points, *map(wrap, us)], names, outs, prefix)
-
-
-def _forward_problem(problem: _Problem, rows: Sequence[_Block], vs: Sequence[Any]) -> _Problem:
-    """Return the problem of the forward derivative, a function of the inputs and the tangents."""
-    func, argnums, count = problem.func, problem.argnums, len(problem.points)
-    outs = [f"the tangent of {row.name}" for row in rows]
-    names = [*problem.names, *(f"the tangent of {problem.names[k]}" for k in argnums)]
-    prefix = f"{problem.prefix}derivative of the forward derivative: "
-
-    def forward(*args: Any) -> Any:
-        return jvp(func, args[:count], argnums, args[count:])
-
-    return _Problem(forward, [*problem.points, *map(wrap, vs)], names, outs, prefix)
-
-
-# ---------------------------------------------------------------- the comparisons
-
-
+@dataclass
 class _Check:
     """The options of one check, and the comparisons."""
 
     eps: float
-    atol: float
-    rtol: float
+    compare: Comparison
     nondet: float
     backward: bool
     forward: bool
@@ -394,21 +283,18 @@ class _Check:
     complex_step: bool
     random: np.random.Generator
 
-    def __init__(self, **asked: Any) -> None:
-        self.__dict__.update(asked)
-
-    def run(self, problem: _Problem, order: int) -> list[str]:
+    def run(self, problem: Problem, order: int) -> list[str]:
         if not problem.argnums:
-            return [_no_differentiable_input(problem)]
+            return [describe_missing_input(problem)]
         named = problem.outputs()
         outs = [y for _, y in named]
         vs = [self.direction(problem.points[k]) for k in problem.argnums]
         us = [self.direction(y) for y in outs]
-        rows, columns = _blocks(named), problem.input_blocks()
+        rows, columns = blocks_of(named), problem.input_blocks()
         compare = self._compare_along_direction if self.fast else self._compare_jacobians
         try:
             failures = compare(problem, rows, columns, outs, vs, us)
-        except _NotDeterministicError as unsteady:
+        except NotDeterministicError as unsteady:
             return [str(unsteady)]
         if self.batched:
             failures += self._compare_batched(problem, columns, us, backward=True)
@@ -416,9 +302,9 @@ class _Check:
             failures += self._compare_batched(problem, rows, vs, backward=False)
         if order > 1:
             if self.backward:
-                failures += self.run(_reverse_problem(problem, rows, us), order - 1)
+                failures += self.run(reverse_problem(problem, rows, us), order - 1)
             if self.forward:
-                failures += self.run(_forward_problem(problem, rows, vs), order - 1)
+                failures += self.run(forward_problem(problem, rows, vs), order - 1)
         return failures
 
     def direction(self, t: Tensor, apart: bool = False) -> Any:
@@ -433,27 +319,27 @@ class _Check:
     # ------------------------------------------------------------ along one direction
 
     def _compare_along_direction(
-        self, problem: _Problem, rows: list[_Block], columns: list[_Block], outs: list[Tensor], vs: Any, us: Any
+        self, problem: Problem, rows: list[Block], columns: list[Block], outs: list[Tensor], vs: Any, us: Any
     ) -> list[str]:
-        numeric = _flatten(self._numeric(problem, vs))
-        u, v = _flatten(us), _flatten(vs)
-        failures, findings = [], _Findings(problem.prefix)
-        tangents = _forward_derivative(problem, vs) if self.forward else None
+        numeric = flatten(self._numeric(problem, vs))
+        u, v = flatten(us), flatten(vs)
+        failures, findings = [], Findings(problem.prefix)
+        tangents = forward_derivative(problem, vs) if self.forward else None
         if tangents is not None:
-            wrong = self._compare_vectors(
+            wrong = self.compare.vectors(
                 tangents, numeric, rows, f"{problem.prefix}forward derivative along a random direction,"
             )
             findings.add_forward(tangents, numeric, wrong)
             failures += wrong
         if self.backward:
-            recorded = _RecordedFunction(problem)
+            recorded = RecordedFunction(problem)
 
             def compare() -> tuple[Any, Any, list[str]] | None:
                 failures.extend(self._check_repeatable(problem, recorded, outs, us, rows, columns))
                 if recorded.has_misfit:
                     return None
-                along, expected = np.asarray(_flatten(recorded.gradients) @ v), np.asarray(u @ numeric)
-                wrong = self._compare_numbers(along, expected, f"{problem.prefix}reverse derivative <J'u, v>")
+                along, expected = np.asarray(flatten(recorded.gradients) @ v), np.asarray(u @ numeric)
+                wrong = self.compare.numbers(along, expected, f"{problem.prefix}reverse derivative <J'u, v>")
                 if wrong:
                     wrong += self._compare_pairs(problem, recorded, rows, columns, vs, us)
                 elif self.undefined and len(outs) > 1:
@@ -468,15 +354,15 @@ class _Check:
             failures += wrong
             if tangents is not None:
                 what = f"{problem.prefix}adjoint identity <J'u, v> = <u, Jv>"
-                failures += findings.add_adjoint(self._compare_numbers(along, np.asarray(u @ tangents), what))
+                failures += findings.add_adjoint(self.compare.numbers(along, np.asarray(u @ tangents), what))
         return failures + findings.hints(outs)
 
     def _compare_pairs(
         self,
-        problem: _Problem,
-        recorded: _RecordedFunction,
-        rows: list[_Block],
-        columns: list[_Block],
+        problem: Problem,
+        recorded: RecordedFunction,
+        rows: list[Block],
+        columns: list[Block],
         vs: Any,
         us: Any,
     ) -> list[str]:
@@ -486,9 +372,9 @@ class _Check:
         for j, column in enumerate(columns):
             numeric = self._numeric(problem, _zero_all_but(vs, j))
             for i, row in enumerate(rows):
-                by_reverse = np.asarray(_flatten([gradients[i][j]]) @ _flatten([vs[j]]))
-                expected = np.asarray(_flatten([us[i]]) @ _flatten([numeric[i]]))
-                found += self._compare_numbers(
+                by_reverse = np.asarray(flatten([gradients[i][j]]) @ flatten([vs[j]]))
+                expected = np.asarray(flatten([us[i]]) @ flatten([numeric[i]]))
+                found += self.compare.numbers(
                     by_reverse, expected, f"{problem.prefix}reverse derivative of {row.name} by {column.name}"
                 )
         return found if len(rows) * len(columns) > 1 else []
@@ -496,26 +382,26 @@ class _Check:
     # ------------------------------------------------------------ the whole Jacobian
 
     def _compare_jacobians(
-        self, problem: _Problem, rows: list[_Block], columns: list[_Block], outs: list[Tensor], vs: Any, us: Any
+        self, problem: Problem, rows: list[Block], columns: list[Block], outs: list[Tensor], vs: Any, us: Any
     ) -> list[str]:
-        prefix, failures, findings = problem.prefix, [], _Findings(problem.prefix)
+        prefix, failures, findings = problem.prefix, [], Findings(problem.prefix)
         height, width = (rows[-1].stop if rows else 0), columns[-1].stop
         numeric, forward = np.zeros((height, width)), np.zeros((height, width))
         zeros = [np.zeros_like(raw(problem.points[k])) for k in problem.argnums]
         column = 0
         for place, k in enumerate(problem.argnums):
-            for direction in _basis(problem.points[k]):
+            for direction in unit_arrays(problem.points[k]):
                 one = [direction if j == place else zero for j, zero in enumerate(zeros)]
-                numeric[:, column] = _flatten(self._numeric(problem, one))
+                numeric[:, column] = flatten(self._numeric(problem, one))
                 if self.forward:
-                    forward[:, column] = _forward_derivative(problem, one)
+                    forward[:, column] = forward_derivative(problem, one)
                 column += 1
         if self.forward:
-            wrong = self._compare_matrices(forward, numeric, rows, columns, f"{prefix}forward Jacobian")
+            wrong = self.compare.matrices(forward, numeric, rows, columns, f"{prefix}forward Jacobian")
             findings.add_forward(forward, numeric, wrong)
             failures += wrong
         if self.backward:
-            recorded = _RecordedFunction(problem)
+            recorded = RecordedFunction(problem)
 
             def record_jacobian() -> Any:
                 failures.extend(self._check_repeatable(problem, recorded, outs, us, rows, columns))
@@ -529,24 +415,24 @@ class _Check:
             reverse = recorded.run(record_jacobian)
             if reverse is None:
                 return failures
-            wrong = self._compare_matrices(reverse, numeric, rows, columns, f"{prefix}reverse Jacobian")
+            wrong = self.compare.matrices(reverse, numeric, rows, columns, f"{prefix}reverse Jacobian")
             findings.add_reverse(reverse, numeric, wrong, rows, columns)
             failures += wrong
             if self.forward:
                 what = f"{prefix}adjoint identity, reverse against forward Jacobian"
-                failures += findings.add_adjoint(self._compare_matrices(reverse, forward, rows, columns, what))
+                failures += findings.add_adjoint(self.compare.matrices(reverse, forward, rows, columns, what))
         return failures + findings.hints(outs)
 
     # ------------------------------------------------------------ other properties of gradients
 
     def _check_repeatable(
         self,
-        problem: _Problem,
-        recorded: _RecordedFunction,
+        problem: Problem,
+        recorded: RecordedFunction,
         outs: list[Tensor],
         us: Any,
-        rows: list[_Block],
-        columns: list[_Block],
+        rows: list[Block],
+        columns: list[Block],
     ) -> list[str]:
         """Check the shapes and dtypes of gradients, and that a second call and a second backward pass give the same.
 
@@ -554,9 +440,9 @@ class _Check:
         """
         prefix, failures = problem.prefix, []
         for row, first, again in zip(rows, outs, recorded.outs, strict=True):
-            a, b = _on_host(again), _on_host(first)
+            a, b = on_host(again), on_host(first)
             # Numeric differences are not affected by less than this.
-            tolerance = self.nondet + self.eps * self.atol
+            tolerance = self.nondet + self.eps * self.compare.atol
             if not _are_close(a, b, tolerance) and not _are_close(a, b, tolerance + _rounding(first)):
                 failures.append(
                     f"- {prefix}the function is not deterministic: {row.name} differs by "
@@ -576,7 +462,7 @@ class _Check:
         if recorded.has_misfit:
             return failures
         for column, one, two in zip(columns, found, recorded.vjp(us), strict=True):
-            if not _are_close(_on_host(two), _on_host(one), self.nondet):
+            if not _are_close(on_host(two), on_host(one), self.nondet):
                 failures.append(
                     f"- {prefix}backward is not deterministic: the gradient of {column.name} differs by "
                     f"{_distance(two, one):.3g} between two passes over one recording, "
@@ -586,33 +472,33 @@ class _Check:
 
     def _check_missing(
         self,
-        problem: _Problem,
-        recorded: _RecordedFunction,
-        rows: list[_Block],
-        columns: list[_Block],
+        problem: Problem,
+        recorded: RecordedFunction,
+        rows: list[Block],
+        columns: list[Block],
         us: Any,
         reverse: Any,
     ) -> list[str]:
         """Check that a cotangent that is left out counts as zeros, against the Jacobian computed with zeros."""
         failures = []
         for k, row in enumerate(rows):
-            found, expected = _flatten(recorded.vjp(us, missing=k)), _flatten(_zero_one(us, k)) @ reverse
-            failures += self._compare_vectors(
+            found, expected = flatten(recorded.vjp(us, missing=k)), flatten(_zero_one(us, k)) @ reverse
+            failures += self.compare.vectors(
                 found, expected, columns, f"{problem.prefix}{_MISSING_COTANGENT.format(row.name)},"
             )
         return failures
 
     def _check_missing_along(
-        self, problem: _Problem, recorded: _RecordedFunction, rows: list[_Block], v: Any, us: Any, numeric: Any
+        self, problem: Problem, recorded: RecordedFunction, rows: list[Block], v: Any, us: Any, numeric: Any
     ) -> list[str]:
         """Check that a cotangent that is left out counts as zeros, along one direction."""
         failures = []
         for k, row in enumerate(rows):
-            found, expected = _flatten(recorded.vjp(us, missing=k)) @ v, _flatten(_zero_one(us, k)) @ numeric
-            failures += self._compare_numbers(found, expected, f"{problem.prefix}{_MISSING_COTANGENT.format(row.name)}")
+            found, expected = flatten(recorded.vjp(us, missing=k)) @ v, flatten(_zero_one(us, k)) @ numeric
+            failures += self.compare.numbers(found, expected, f"{problem.prefix}{_MISSING_COTANGENT.format(row.name)}")
         return failures
 
-    def _compare_batched(self, problem: _Problem, blocks: list[_Block], one: Any, *, backward: bool) -> list[str]:
+    def _compare_batched(self, problem: Problem, blocks: list[Block], one: Any, *, backward: bool) -> list[str]:
         """Compare vmap over two directions with one after the other."""
         func, points, argnums = problem.func, problem.points, problem.argnums
         many = [one, [-0.5 * a[::-1] if a.ndim else -0.5 * a for a in one]]
@@ -629,21 +515,21 @@ class _Check:
             return [f"- {problem.prefix}batched {mode} derivative: vmap raised {type(error).__name__}: {error}"]
         failures = []
         for k, directions in enumerate(many):
-            expected = _flatten(of(*directions))
-            found = _flatten([raw(part)[k] for part in by_vmap])
-            failures += self._compare_vectors(
+            expected = flatten(of(*directions))
+            found = flatten([raw(part)[k] for part in by_vmap])
+            failures += self.compare.vectors(
                 found, expected, blocks, f"{problem.prefix}batched {mode} derivative, vmap against a loop, example {k},"
             )
         return failures
 
     # ------------------------------------------------------------ numbers
 
-    def _numeric(self, problem: _Problem, vs: Any) -> list[Any]:
+    def _numeric(self, problem: Problem, vs: Any) -> list[Any]:
         # Derivatives of complex functions are not analytic, as they conjugate.
         complex_step = self.complex_step and not problem.prefix
 
         def shifted(step: complex) -> list[Any]:
-            shifted_points = list(map(_handle, problem.points))
+            shifted_points = list(map(new_handle, problem.points))
             for k, v in zip(problem.argnums, vs, strict=True):
                 shifted_points[k] = wrap(raw(shifted_points[k]) + step * v)
             call = problem.func if complex_step else problem.call_checked
@@ -654,73 +540,6 @@ class _Check:
             return [y.imag / h for y in shifted(1j * h)]
         return [(a - b) / (2 * self.eps) for a, b in zip(shifted(self.eps), shifted(-self.eps), strict=True)]
 
-    def _mismatches(self, found: Any, expected: Any) -> Any:
-        with np.errstate(invalid="ignore"):  # infinity less infinity
-            bad = ~(np.abs(found - expected) <= self.atol + self.rtol * np.abs(expected))
-        if not bad.any():
-            return bad
-        bad &= ~(np.isnan(found) & np.isnan(expected)) & ~(np.isinf(found) & (found == expected))
-        return bad
-
-    def _compare_numbers(self, found: Any, expected: Any, what: str) -> list[str]:
-        """Compare two numbers."""
-        if not self._mismatches(found, expected):
-            return []
-        return [
-            f"- {what} differs: found {float(found)!r}, expected {float(expected)!r}{_relative_error(found, expected)}"
-        ]
-
-    def _compare_vectors(self, found: Any, expected: Any, blocks: list[_Block], what: str) -> list[str]:
-        """Compare two vectors, block by block."""
-        bad = self._mismatches(found, expected)
-        if not bad.any():
-            return []
-        failures = []
-        for block in blocks:
-            part = slice(block.start, block.stop)
-            if bad[part].any():
-                (k,) = _worst(bad[part], found[part], expected[part])
-                a, b = found[part][k], expected[part][k]
-                failures.append(f"- {what} {block.name}: {_describe_mismatch(bad[part], block.format_index(k), a, b)}")
-        return failures
-
-    def _compare_matrices(
-        self, found: Any, expected: Any, rows: list[_Block], columns: list[_Block], what: str
-    ) -> list[str]:
-        """Compare two Jacobians, for each output and input."""
-        bad = self._mismatches(found, expected)
-        if not bad.any():
-            return []
-        failures = []
-        for row in rows:
-            for column in columns:
-                part = slice(row.start, row.stop), slice(column.start, column.stop)
-                if bad[part].any():
-                    i, j = _worst(bad[part], found[part], expected[part])
-                    a, b = found[part][i, j], expected[part][i, j]
-                    said = _describe_mismatch(bad[part], f"{row.format_index(i)} by {column.format_index(j)}", a, b)
-                    failures.append(f"- {what} of {row.name} by {column.name}: {said}")
-        return failures
-
-
-def _worst(bad: Any, found: Any, expected: Any) -> tuple[int, ...]:
-    with np.errstate(invalid="ignore"):  # infinity less infinity
-        distance = np.nan_to_num(np.abs(found - expected), nan=np.inf)
-    return tuple([int(k) for k in np.unravel_index(np.argmax(np.where(bad, distance, -1)), bad.shape)])
-
-
-def _describe_mismatch(bad: Any, place: str, found: Any, expected: Any) -> str:
-    return (
-        f"{int(bad.sum())} of {bad.size} differ, most at {place}: "
-        f"found {float(found)!r}, expected {float(expected)!r}{_relative_error(found, expected)}"
-    )
-
-
-def _relative_error(found: Any, expected: Any) -> str:
-    if not (np.isfinite(found) and np.isfinite(expected) and expected):
-        return ""
-    return f" ({100 * (found / expected - 1):+.3g} %)"
-
 
 def _are_close(a: Any, b: Any, tolerance: float) -> bool:
     return bool((a == b).all()) or bool(np.allclose(a, b, rtol=0.0, atol=tolerance, equal_nan=True))
@@ -729,199 +548,13 @@ def _are_close(a: Any, b: Any, tolerance: float) -> bool:
 def _rounding(y: Tensor) -> float:
     """Return the size of rounding errors in an array."""
     precision = float(np.finfo(y.dtype).eps) if y.dtype.name != "bfloat16" else 2.0**-7
-    finite = np.abs(_on_host(y))
+    finite = np.abs(on_host(y))
     return 64 * precision * float(np.max(finite, initial=0.0, where=np.isfinite(finite)))
 
 
 def _distance(a: Any, b: Any) -> float:
     with np.errstate(invalid="ignore"):  # infinity less infinity
-        return float(np.max(np.abs(_on_host(a) - _on_host(b))))
-
-
-# Reported where a left-out gradient does not count as zeros.
-_MISSING_COTANGENT = "reverse derivative where {} is given no gradient, against one of zeros"
-
-
-class _Findings:
-    """Which derivatives of one function are wrong and how, for hints to the cause."""
-
-    def __init__(self, prefix: str) -> None:
-        self.prefix = prefix
-        self.is_wrong: dict[str, bool] = {}
-        self.observations: list[str] = []
-        self.disagree = False
-
-    def add_forward(self, found: Any, numeric: Any, failures: list[str]) -> None:
-        """Add the comparison of forward mode with numeric differences."""
-        self._add("forward", found, numeric, failures)
-
-    def add_reverse(
-        self,
-        found: Any,
-        numeric: Any,
-        failures: list[str],
-        rows: Sequence[_Block] = (),
-        columns: Sequence[_Block] = (),
-    ) -> None:
-        """Add the comparison of reverse mode with numeric differences."""
-        self._add("reverse", found, numeric, failures)
-        if failures and any(block.complex for block in (*rows, *columns)):
-            sign = np.ones(found.shape)
-            for row in rows:
-                if row.complex:
-                    sign[(row.start + row.stop) // 2 : row.stop] *= -1
-            for column in columns:
-                if column.complex:
-                    sign[:, (column.start + column.stop) // 2 : column.stop] *= -1
-            if _is_close(sign * found, numeric):
-                self.observations.append(
-                    "reverse is right but for a complex conjugate: a conj() is missing or too many"
-                )
-
-    def add_adjoint(self, failures: list[str]) -> list[str]:
-        """Add the comparison of the two modes."""
-        self.disagree = bool(failures)
-        return failures
-
-    def _add(self, mode: str, found: Any, numeric: Any, failures: list[str]) -> None:
-        self.is_wrong[mode] = bool(failures)
-        if not failures:
-            return
-        if not np.any(found):
-            self.observations.append(f"{mode} gives only zeros: it sees nothing of what the function computes")
-        elif np.any(numeric) and np.isfinite(found).all():
-            factor = np.vdot(numeric, found) / np.vdot(numeric, numeric)
-            if found.size > 1 and factor and _is_close(found, factor * numeric):
-                self.observations.append(f"{mode} is right but for the factor {factor:.6g}")
-
-    def hints(self, outs: Sequence[Tensor]) -> list[str]:
-        """Return lines that say which of reverse mode, forward mode and numeric differences are wrong, and how."""
-        wrong = [mode for mode, is_wrong in self.is_wrong.items() if is_wrong]
-        if not wrong:
-            return []
-        if len(self.is_wrong) == 2 and len(wrong) == 1:
-            (bad,) = wrong
-            good = "forward" if bad == "reverse" else "reverse"
-            hints = [f"{bad} is wrong and {good} is right: see the {bad} rule ({'vjp' if bad == 'reverse' else 'jvp'})"]
-        elif len(wrong) == 2 and not self.disagree:
-            hints = [
-                "reverse and forward agree with each other, not with the differences: the algebra that both are made "
-                "of is wrong, or the function is not smooth here, or eps does not suit it, or a part of it computes on "
-                "raw data (x.numpy(), detach(), under no_grad())"
-            ]
-        elif len(wrong) == 2:
-            hints = ["reverse, forward and the differences all disagree"]
-        else:
-            hints = [f"{wrong[0]} is wrong; the other mode was not checked"]
-        single = {str(y.dtype) for y in outs if y.dtype in (np.float16, np.float32, np.complex64)}
-        if single:
-            hints.append(f"an output is {', '.join(sorted(single))}, whose differences are mostly rounding")
-        return [f"  ({self.prefix}{hint})" for hint in [*hints, *self.observations]]
-
-
-def _is_close(a: Any, b: Any) -> bool:
-    return bool(np.allclose(a, b, rtol=1e-4, atol=1e-7))
-
-
-# ---------------------------------------------------------------- derivatives as functions
-
-
-class _Recorded(Scope):
-    """In which a manager of its own records what is computed from Tensors."""
-
-    def __init__(self, inputs: Sequence[Tensor]) -> None:
-        self.manager = GradManager().attach(inputs)
-
-    def _open(self, opened: Any) -> None:
-        self.manager.record()
-
-    def _close(self, opened: Any) -> None:
-        self.manager._release()
-
-
-class _RecordedFunction(_Recorded):
-    """A function recorded once, whose vjp can be called any number of times while this is open."""
-
-    def __init__(self, problem: _Problem) -> None:
-        self.has_misfit = False  # whether a gradient has not the shape of its input, so that there is no Jacobian
-        self.gradients: list[Tensor] = []  # along the random direction
-        self.leaves = [_handle(t) for t in problem.points]
-        self.inputs = [self.leaves[k] for k in problem.argnums]
-        self._problem = problem
-        super().__init__(self.inputs)
-
-    def _open(self, opened: Any) -> None:
-        super()._open(opened)
-        self.outs = [y for _, y in _outputs(self._problem.call_checked(*self.leaves))]
-        tape = self.manager._open_tape()
-        self.tracked = [tape.node_id_of(y) is not None for y in self.outs]
-
-    def vjp(self, us: Sequence[Any], missing: int | None = None) -> list[Tensor]:
-        """Return the gradients for these cotangents; one may be missing."""
-        given = [k for k, tracked in enumerate(self.tracked) if tracked and k != missing]
-        self.manager.backward([self.outs[k] for k in given], [us[k] for k in given], retain=True)
-        found = [_or_zeros(t.grad, t) for t in self.inputs]
-        self.manager.clear_grad()
-        return found
-
-    def jacobian(self, outs: Sequence[Tensor], height: int, width: int) -> Any:
-        """Return the Jacobian, row by row: the vjp of each unit cotangent is a row."""
-        made, row = np.zeros((height, width)), 0
-        zeros = [np.zeros_like(raw(y)) for y in outs]
-        for place, y in enumerate(outs):
-            for direction in _basis(y):
-                made[row] = _flatten(self.vjp([direction if j == place else zero for j, zero in enumerate(zeros)]))
-                row += 1
-        return made
-
-
-def vjp(func: Function, points: Sequence[Any], argnums: Sequence[int], us: Sequence[Any]) -> list[Tensor]:
-    """Return the cotangents of the inputs at `where`, through a manager; differentiable itself."""
-    leaves = [_handle(t) for t in points]
-    recorded = _Recorded([leaves[k] for k in argnums])
-
-    def compute() -> None:
-        outs = [y for _, y in _outputs(func(*leaves))]
-        tape = recorded.manager._open_tape()
-        pairs = [(y, u) for y, u in zip(outs, us, strict=True) if tape.node_id_of(y) is not None]
-        recorded.manager.backward([y for y, _ in pairs], [u for _, u in pairs])
-
-    recorded.run(compute)
-    return [_or_zeros(leaves[k].grad, leaves[k]) for k in argnums]
-
-
-def jvp(func: Function, points: Sequence[Any], argnums: Sequence[int], vs: Sequence[Any]) -> list[Any]:
-    """Return the tangents of the outputs for tangents of the inputs at `where`; differentiable itself."""
-    leaves = [_handle(t) for t in points]
-    scope = ForwardScope()
-    for k, v in zip(argnums, vs, strict=True):
-        scope.level.add_dual(leaves[k], v)
-    tangents = scope.run(lambda: [_or_zeros(scope.level.node_id_of(y), y) for _, y in _outputs(func(*leaves))])
-    return [t if isinstance(t, Tensor) else wrap(t) for t in tangents]
-
-
-def _forward_derivative(problem: _Problem, vs: Any) -> Any:
-    """Return the forward derivative; where that raises, add a note that says how to leave it out."""
-    try:
-        tangents = jvp(problem.call_checked, problem.points, problem.argnums, vs)
-    except _NotDeterministicError:
-        raise
-    except Exception as error:  # re-raised, with the note
-        error.add_note("(gradcheck was checking forward mode, which check_forward_ad=False leaves out)")
-        raise
-    return _flatten(tangents)
-
-
-def _handle(t: Any) -> Any:
-    """Return a new tensor with the node ids of `t`, as func may write to it in place."""
-    if not isinstance(t, Tensor):
-        return t
-    handle = snapshot(t, recorders(current()))
-    return handle if isinstance(handle, Tensor) else wrap(handle)
-
-
-def _or_zeros(value: Any, like: Tensor) -> Any:
-    return wrap(libraries.namespace(like._array).zeros_like(like._array)) if value is None else value
+        return float(np.max(np.abs(on_host(a) - on_host(b))))
 
 
 def _zero_all_but(values: Sequence[Any], place: int) -> list[Any]:
@@ -934,40 +567,5 @@ def _zero_one(values: Sequence[Any], place: int) -> list[Any]:
     return [np.zeros_like(a) if k == place else a for k, a in enumerate(values)]
 
 
-def _outputs(result: Any) -> list[tuple[int, Tensor]]:
-    """Return the differentiable outputs of a function, each with its position."""
-    many = list(result) if isinstance(result, (list, tuple)) else [result]
-    for k, y in enumerate(many):
-        if not isinstance(y, Tensor):
-            which = f"as output {k} " if len(many) > 1 else ""
-            raise TypeError(f"gradcheck: the function must return Tensors; found {type(y).__name__} {which}".rstrip())
-    return [(k, y) for k, y in enumerate(many) if _differentiable(y)]
-
-
-def _differentiable(t: Any) -> bool:
-    return isinstance(t, Tensor) and libraries.is_differentiable(t.dtype)
-
-
-def _on_host(value: Any) -> Any:
-    return np.asarray(libraries.to_device(raw(value), "cpu"))
-
-
-def _flatten(values: Sequence[Any]) -> Any:
-    """Return all values as one real vector; a complex array gives its real parts, then its imaginary ones."""
-    parts = [np.zeros(0)]
-    for value in map(_on_host, values):
-        parts.append(value.real.ravel())
-        if value.dtype.kind == "c":
-            parts.append(value.imag.ravel())
-    return np.concatenate(parts).astype(float)
-
-
-def _basis(t: Tensor) -> list[Any]:
-    """Return the unit arrays of a tensor's shape, real and, for complex dtypes, imaginary."""
-    units = []
-    for scale in (1, 1j) if t.dtype.kind == "c" else (1,):
-        for k in range(t.size):
-            unit = np.zeros(t.size, t.dtype)
-            unit[k] = scale
-            units.append(libraries.to_device(unit.reshape(t.shape), t.device))
-    return units
+# Reported where a left-out gradient does not count as zeros.
+_MISSING_COTANGENT = "reverse derivative where {} is given no gradient, against one of zeros"

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from operator import attrgetter, is_, itemgetter, setitem
 from sys import getrefcount
 from typing import Any, Literal
@@ -338,6 +338,11 @@ def is_refused(rows: TableRows | None) -> bool:
     return rows is not None and rows.on_request
 
 
+def _offsets(params: list[Tensor], width: int) -> list[int]:
+    """Return where each parameter begins in a row of real numbers, and where the last one ends."""
+    return list(accumulate((width * p.size for p in params), initial=0))
+
+
 def _check_not_batched(params: list[Tensor]) -> None:
     for p in params:
         if is_batched(p._array):
@@ -389,10 +394,7 @@ class Chunk:
         self.dtype = like.dtype
         self.device = libraries.device_of(like)
         self.xp = libraries.namespace(like)
-        width = 2 if self.dtype.kind == "c" else 1
-        self.offsets = [0]  # where each parameter begins in a row of real numbers, and where the last one ends
-        for p in params:
-            self.offsets.append(self.offsets[-1] + width * p.size)
+        self.offsets = _offsets(params, 2 if self.dtype.kind == "c" else 1)
         self._packed = may_pack and is_packable(params[0])  # the parameters are views of one buffer
         self.block = _GPU_BLOCK if self.xp is not np else block_size(self.dtype, _LARGE_BYTES >> self._packed)
         self.buffers: dict[str, Array] = {}  # each state of all parameters as one row of real numbers, by name

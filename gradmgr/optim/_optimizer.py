@@ -485,10 +485,11 @@ class Optimizer:
                 for chunk in chunks:
                     own = None if given is None else (chunk.pick or self._pick(chunk))(given)
                     grads, runs = chunk.next_step(plans.first, plans.later, own)
-                    if runs:
-                        if chunk.names != plans.names:
-                            chunk.use_states(plans.names, partial(self._initial_value, group))
-                        work.append((chunk, grads, runs, group))
+                    if not runs:
+                        continue
+                    if chunk.names != plans.names:
+                        chunk.use_states(plans.names, partial(self._initial_value, group))
+                    work.append((chunk, grads, runs, group))
             except (TypeError, ValueError):
                 self._check_options(group)  # raises the error that names the option
                 raise

@@ -311,7 +311,8 @@ def test_the_same_callback_attached_again_runs_again():
 
 def test_the_same_callback_on_another_tensor_does_not_warn():
     a, b = tensor([1.0]), tensor([1.0])
-    GradManager().attach(a, identity).attach(b, identity)
+    gm = GradManager().attach(a, identity).attach(b, identity)
+    assert gm.attached_tensors() == [a, b]
 
 
 # ---------------------------------------------------------------- attach while recording
@@ -606,25 +607,30 @@ def test_backward_ends_the_recording():
     gm = GradManager().attach(x)
     gm.record()
     gm.backward(x * x)
+    assert not gradmgr._engine.context.is_tracked(x * x)
     gm.record()  # would raise, were it recording
     gm.release()
 
 
 def test_release_is_idempotent_and_legal_when_idle():
-    gm = GradManager()
+    x = tensor([3.0])
+    gm = GradManager().attach(x)
     gm.release()
     gm.release()
     gm.record()
+    assert gradmgr._engine.context.is_tracked(x * x)
     gm.release()
     gm.release()
+    assert not gradmgr._engine.context.is_tracked(x * x)
 
 
 def test_a_with_block_releases_on_a_normal_exit():
-    gm = GradManager()
+    x = tensor([3.0])
+    gm = GradManager().attach(x)
     with gm as entered:
         assert entered is gm
-    gm.record()
-    gm.release()
+        assert gradmgr._engine.context.is_tracked(x * x)
+    assert not gradmgr._engine.context.is_tracked(x * x)
 
 
 @pytest.mark.parametrize("kind", [ValueError, KeyboardInterrupt, GeneratorExit])
@@ -641,18 +647,19 @@ def test_a_with_block_releases_on_an_exception_and_lets_it_propagate(kind):
 
 
 def test_a_with_block_releases_on_return_and_break():
-    gm = GradManager()
+    x = tensor([3.0])
+    gm = GradManager().attach(x)
 
     def leave_early():
         with gm:
-            return 1
+            return gradmgr._engine.context.is_tracked(x * x)
 
     for _ in range(2):
         with gm:
             break
-    leave_early()
-    gm.record()
-    gm.release()
+    assert not gradmgr._engine.context.is_tracked(x * x)
+    assert leave_early()
+    assert not gradmgr._engine.context.is_tracked(x * x)
 
 
 def test_a_manager_is_reusable_and_gradients_add():

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from helpers import copies, in_a_thread, in_threads
+from helpers import copies, in_a_thread, in_threads, pop_grad
 
 import gradmgr
 import gradmgr.numpy as gnp
@@ -479,9 +479,8 @@ def test_a_manager_that_is_older_than_what_is_collected_is_released_by_the_colle
 
 @pytest.mark.slow
 def test_the_collector_frees_managers_in_the_middle_of_anything(quick_switches):
-    x = tensor(np.ones(3))
-
     def work(k):
+        x = tensor(np.full(3, float(k)))
         for j in range(3000):
             gm = GradManager().attach(x)
             gm.record()
@@ -495,11 +494,16 @@ def test_the_collector_frees_managers_in_the_middle_of_anything(quick_switches):
                 with own, no_grad():
                     x * x
                 with GradManager().attach(x) as again:
-                    again.backward((x * x).sum(), inputs=[])
+                    again.backward((x * x).sum())
 
             contextvars.copy_context().run(gradient)
+            assert pop_grad(x).tolist() == [2.0 * k] * 3
+        gc.collect()
+        with GradManager():  # where nothing is left to be freed
+            pass
+        return gradmgr._engine.context.current()
 
-    in_threads(3, lambda k: contextvars.copy_context().run(work, k))
+    assert in_threads(3, lambda k: contextvars.copy_context().run(work, k)) == [None] * 3
 
 
 def test_a_manager_whose_last_reference_goes_leaves_nothing_current():

@@ -20,7 +20,8 @@ from table_programs import SHAPES, SMOOTH, Program
 
 import gradmgr.numpy as gnp
 from gradmgr import GradManager, Tensor, errors, tensor
-from gradmgr._arrays.batched import Level, Library
+from gradmgr._arrays.batched import Level
+from gradmgr._arrays.batched_library import Library
 from gradmgr._engine.backward_pass import run_backward
 from gradmgr._engine.entry import VJPS
 from gradmgr._engine.tensor import raw

@@ -131,7 +131,9 @@ def test_a_skipped_first_step_does_not_upset_a_schedule():
     w, optimizer, scaler, gm = training()
     schedule = optim.lr_scheduler.StepLR(optimizer, 1)
     one_step(w, optimizer, scaler, gm, math.inf)
-    schedule.step()  # does not warn
+    assert w.tolist() == [1.0, 1.0]
+    schedule.step()  # does not warn, though no step of the optimizer came before
+    assert schedule.get_last_lr() == [0.1]
 
 
 def test_state():

@@ -11,7 +11,7 @@ import functools
 import types
 from collections.abc import AsyncGenerator, Callable, Generator
 from contextvars import ContextVar
-from typing import Any, TypeVar, overload
+from typing import Any, Self, TypeVar, overload
 
 from gradmgr._engine.cleanup import Scope, complete
 from gradmgr._engine.context import Context, activate, current, recorders
@@ -237,7 +237,21 @@ def _wrap_async_generator(make: Callable[[], Any], function: Callable[..., Any])
 # ---------------------------------------------------------------- the modes
 
 
-class no_grad(_Mode):  # noqa: N801  # torch's spelling
+class _PlainMode(_Mode):
+    """A mode without arguments, which decorates a function with and without parentheses."""
+
+    __slots__ = ()
+
+    @overload
+    def __new__(cls) -> Self: ...
+    @overload
+    def __new__(cls, function: F) -> F: ...  # type: ignore[misc]  # @no_grad gives a function
+    def __new__(cls, function: Any = None) -> Any:
+        made = super().__new__(cls)
+        return made if function is None else made(function)
+
+
+class no_grad(_PlainMode):  # noqa: N801  # torch's spelling
     """Stop every manager from recording, in a with block or a decorated function.
 
     A write in place under no_grad makes its tensor a constant from there on. The tangents of
@@ -263,19 +277,11 @@ class no_grad(_Mode):  # noqa: N801  # torch's spelling
 
     __slots__ = ()
 
-    @overload
-    def __new__(cls) -> no_grad: ...
-    @overload
-    def __new__(cls, function: F) -> F: ...  # type: ignore[misc]  # @no_grad gives a function
-    def __new__(cls, function: Any = None) -> Any:
-        made = super().__new__(cls)
-        return made if function is None else made(function)
-
     def _setting(self) -> tuple[bool, bool | None]:
         return False, None
 
 
-class enable_grad(_Mode):  # noqa: N801  # torch's spelling
+class enable_grad(_PlainMode):  # noqa: N801  # torch's spelling
     """Let the managers that `no_grad` stopped record again, in a with block or a decorated function.
 
     It starts no manager, and does not undo `inference_mode`. It decorates what `no_grad` decorates.
@@ -295,14 +301,6 @@ class enable_grad(_Mode):  # noqa: N801  # torch's spelling
     """
 
     __slots__ = ()
-
-    @overload
-    def __new__(cls) -> enable_grad: ...
-    @overload
-    def __new__(cls, function: F) -> F: ...  # type: ignore[misc]  # @enable_grad gives a function
-    def __new__(cls, function: Any = None) -> Any:
-        made = super().__new__(cls)
-        return made if function is None else made(function)
 
     def _setting(self) -> tuple[bool, bool | None]:
         return True, None
