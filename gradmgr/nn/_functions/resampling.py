@@ -242,8 +242,8 @@ def _taps(old: int, new: int, step: float, mode: str, align_corners: bool) -> Ta
         np.subtract(1, np.minimum(source - below, 1.0, out=weights[1]), out=weights[0])
         return Taps(places, weights)
     below = np.floor(source).astype(np.intp)
-    weights = cubic_weights(source - below)
-    return Taps(np.stack([np.clip(below + k, 0, old - 1) for k in range(-1, 3)]), np.stack(weights))
+    places = np.stack([np.clip(below + k, 0, old - 1) for k in range(-1, 3)])
+    return Taps(places, np.stack(cubic_weights(source - below)))
 
 
 # ---------------------------------------------------------------- the linear map, and its adjoint
