@@ -258,25 +258,46 @@ def _histogram(
     density: Any = None,
     weights: Any = None,
 ) -> Any:
-    if any_batched(bins, range, weights) or not is_outermost_level(a, level) or not is_numpy(a._array):
+    given = [a] if weights is None else [a, weights]
+    if any_batched(bins, range) or isinstance(bins, str):
         return NotImplemented
-    rows = a._array.reshape(len(a._array), -1)
-    is_number = isinstance(bins, (int, np.integer)) and not isinstance(bins, bool)
-    if weights is not None or isinstance(bins, str) or not np.isfinite(rows).all() or rows.dtype.kind not in "iuf":
+    rows, *others = (at_level(v if is_batched(v) else as_array(v), level)._array for v in given)
+    if not all(is_numpy(v) and v.dtype.kind in "iuf" and v.shape[1:] == rows.shape[1:] for v in (rows, *others)):
         return NotImplemented
-    if not is_number or range is not None:
-        edges = np.histogram_bin_edges(rows, bins, range)[None]
-    elif rows.shape[1] and bins > 0:
-        first, last = np.min(rows, axis=1), np.max(rows, axis=1)
-        wider = np.where(first == last, 0.5, 0.0).astype(rows.dtype if rows.dtype.kind == "f" else float)
-        dtype = np.result_type(first - wider, rows)
-        edges = np.linspace(first - wider, last + wider, int(bins) + 1, axis=1, dtype=dtype)
-    else:
+    rows, *others = (v.reshape(len(v), -1) for v in (rows, *others))
+    edges = _edges_of_rows(rows, bins, range) if np.isfinite(rows).all() else None
+    if edges is None or edges.shape[1] * rows.shape[1] > _MANY:
         return NotImplemented
-    if edges.shape[1] * rows.shape[1] > _MANY:
-        return NotImplemented
-    counts = np.diff(np.sum(rows[:, :, None] >= edges[:, None, :], axis=1), axis=1) * -1
-    counts[:, -1] += np.sum(rows == edges[:, -1:], axis=1)  # the last bin holds its right edge, too
+    counts = _weights_in_bins(rows, edges, others[0]) if others else _counts_in_bins(rows, edges)
     if density:
         counts = counts / np.diff(edges).astype(float) / np.sum(counts, axis=1, keepdims=True)
     return Batched(level, counts), Batched(level, edges)
+
+
+def _edges_of_rows(rows: Any, bins: Any, limits: Any) -> Any:
+    """Return the edges of bins, in one row or a row for each example; None where there are no numbers or bins."""
+    if not isinstance(bins, (int, np.integer)) or isinstance(bins, bool) or limits is not None:
+        return np.histogram_bin_edges(rows, bins, limits)[None]
+    if not rows.shape[1] or bins <= 0:
+        return None
+    first, last = np.min(rows, axis=1), np.max(rows, axis=1)
+    wider = np.where(first == last, 0.5, 0.0).astype(rows.dtype if rows.dtype.kind == "f" else float)
+    dtype = np.result_type(first - wider, rows)
+    return np.linspace(first - wider, last + wider, int(bins) + 1, axis=1, dtype=dtype)
+
+
+def _counts_in_bins(rows: Any, edges: Any) -> Any:
+    counts = np.diff(np.sum(rows[:, :, None] >= edges[:, None, :], axis=1), axis=1) * -1
+    counts[:, -1] += np.sum(rows == edges[:, -1:], axis=1)  # the last bin holds its right edge, too
+    return counts
+
+
+def _weights_in_bins(rows: Any, edges: Any, weights: Any) -> Any:
+    """Return the sums of the weights in each bin, of which the bins of all examples are added up at once."""
+    examples, bins = max(len(rows), len(weights)), edges.shape[1] - 1
+    places = np.sum(rows[:, :, None] >= edges[:, None, :], axis=2) - 1
+    places = np.broadcast_to(places - (rows == edges[:, -1:]), (examples, rows.shape[1]))
+    is_inside = (places >= 0) & (places < bins)
+    chosen = (places + np.arange(examples)[:, None] * bins)[is_inside]
+    added = np.broadcast_to(weights, places.shape)[is_inside]
+    return np.bincount(chosen, added, examples * bins).reshape(examples, bins).astype(weights.dtype)

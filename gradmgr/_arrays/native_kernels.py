@@ -24,7 +24,7 @@ from gradmgr._arrays.memory_order import empty_with_channels_last, in_c_order, w
 
 Array = Any
 
-VERSION = 4  # of the kernels: what they are given
+VERSION = 5  # of the kernels: what they are given
 LANES = 16  # numbers that a loop of theirs computes at a time
 
 # What each kernel is given: the numbers of arrays, of those at the end that it writes into, and of lengths.
@@ -44,6 +44,7 @@ _SIGNATURES = {
     "cross_entropy_vjp": (6, 1, 2),
     "attention": (4, 3, 3),
     "attention_vjp": (5, 2, 3),
+    "add_rows": (3, 1, 3),
     "norm_rows": (6, 3, 2),
     "norm_rows_vjp": (8, 3, 2),
     "norm_groups": (6, 3, 4),

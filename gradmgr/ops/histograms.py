@@ -61,9 +61,10 @@ def _weighted_counts(weights: Any, samples: list[Any], edges: Any) -> Any:
         inside = inside & (k >= 0) & (k < count)
         place = place * count + k
     wide = cast(ravel(weights), np.dtype(np.complex128 if is_complex(weights) else np.float64))
-    return reshape(
-        scatter(getitem(wide, inside), (count_along(shape, tuple(range(len(shape)))),), place[inside]), shape
-    )
+    bins = count_along(shape, tuple(range(len(shape))))
+    # What is outside goes into a bin more: inside vmap, a mask would choose another number of weights in each example.
+    sums = scatter(wide, (bins + 1,), np.where(inside, place, bins))
+    return reshape(getitem(sums, slice(0, bins)), shape)
 
 
 def _divide_by_volume(counts: Any, edges: Any) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import MappingProxyType
 from typing import Any
 
@@ -72,6 +72,8 @@ def _read_widths(pad_width: Any, ndim: int) -> list[tuple[int, int]]:
         for k, width in pad_width.items():
             by_axis[k] = width if isinstance(width, tuple) else (width, width)
         pad_width = by_axis
+    if _are_widths(pad_width, ndim):
+        return list(pad_width)
     widths = np.asarray(raw(pad_width))
     if widths.dtype.kind not in "iu":
         raise TypeError("pad: `pad_width` must be of integral type.")
@@ -81,8 +83,22 @@ def _read_widths(pad_width: Any, ndim: int) -> list[tuple[int, int]]:
         return [(int(before), int(after)) for before, after in np.broadcast_to(widths, (ndim, 2))]
 
 
+def _are_widths(pad_width: Any, ndim: int) -> bool:
+    """Tell whether it is a pair of ints for each axis, as mostly: reading it by NumPy takes 6 us."""
+    if pad_width.__class__ not in (list, tuple) or len(pad_width) != ndim:
+        return False
+    for pair in pad_width:
+        if pair.__class__ is not tuple or len(pair) != 2 or not pair[0].__class__ is int is pair[1].__class__:
+            return False
+        if pair[0] < 0 or pair[1] < 0:
+            return False
+    return True
+
+
 def _pairs(option: Any, ndim: int) -> list[list[Any]]:
     """Read an option as a pair for each axis: numbers, or 0-d Tensors out of a Tensor."""
+    if option.__class__ in (int, float):
+        return [[option, option]] * ndim
     values = lift(option)
     if not isinstance(values, Tensor):
         with named_errors("pad"):
@@ -153,38 +169,75 @@ def _stretches(length: int, before: int, after: int, mode: str) -> Stretches:
     return tuple(found)
 
 
-def _regions(shape: tuple[int, ...], axis: int, sources: Sources, stretch: Any) -> tuple[Any, Any]:
-    """Return the indices of a stretch and of its origin in the padded array, whose later axes are not padded yet."""
-    before, (start, first, step, count) = sources[axis][0], stretch
+# Of the last axis, so many elements at most are copied column by column: NumPy's loop goes over all rows then, where it
+# would make one of two numbers for each row. (8, 16, 32, 32) by 2 takes 85 us and not 150.
+_FEW_COLUMNS = 8
+
+
+def _stretches_of_axis(ndim: int, axis: int, sources: Sources, with_repeats: bool) -> Stretches:
+    """Return the stretches of an axis, of the last one in single columns where they are short.
+
+    With repeats, those of one element that is repeated are so, too.
+    """
+    stretches = sources[axis][1]
+    if ndim == 1 or axis < ndim - 1:
+        return stretches
+    found: list[tuple[int, int, int, int]] = []
+    for start, first, step, count in stretches:
+        if (step or with_repeats) and count <= _FEW_COLUMNS:
+            found += [(start + k, first + k * step, 1, 1) for k in range(count)]
+        else:
+            found.append((start, first, step, count))
+    return tuple(found)
+
+
+def _regions(
+    shape: tuple[int, ...], axis: int, sources: Sources, *, with_repeats: bool
+) -> Iterator[tuple[Any, Any, int]]:
+    """Yield for each stretch its index and its origin's in the padded array, whose later axes are not padded yet.
+
+    With them comes the step; where it is 0, the origin is one element along the axis.
+    """
+    before, ndim = sources[axis][0], len(shape)
     head = [slice(None)] * axis
-    rest = [slice(sources[k][0], sources[k][0] + shape[k]) for k in range(axis + 1, len(shape))]
-    low = before + first
-    if step >= 0:
-        origin = slice(low, low + (count if step else 1))
-    else:
-        stop = low - count
-        origin = slice(low, stop if stop >= 0 else None, -1)
-    return (*head, slice(start, start + count), *rest), (*head, origin, *rest)
+    rest = [slice(sources[k][0], sources[k][0] + shape[k]) for k in range(axis + 1, ndim)]
+    for start, first, step, count in _stretches_of_axis(ndim, axis, sources, with_repeats):
+        low = before + first
+        if step >= 0:
+            origin = slice(low, low + (count if step else 1))
+        else:
+            stop = low - count
+            origin = slice(low, stop if stop >= 0 else None, -1)
+        yield (*head, slice(start, start + count), *rest), (*head, origin, *rest), step
 
 
 def _padded(a: Any, padded_shape: tuple[int, ...], sources: Sources) -> Any:
     """Return an array of this shape with `a` in it, and around it what `sources` says."""
     z = libraries.namespace(a).empty(padded_shape, a.dtype)
     z[tuple([slice(before, before + n) for n, (before, _) in zip(a.shape, sources, strict=True)])] = a
-    for axis, (_, stretches) in enumerate(sources):
-        for stretch in stretches:
-            to, origin = _regions(a.shape, axis, sources, stretch)
+    for axis in range(len(sources)):
+        for to, origin, _ in _regions(a.shape, axis, sources, with_repeats=True):
             z[to] = z[origin]
     return z
+
+
+def _sum_along(a: Any, axis: int) -> Any:
+    """Sum along an axis and keep it; of few columns one after the other, in the same order."""
+    count = a.shape[axis]
+    if axis < a.ndim - 1 or count > _FEW_COLUMNS:
+        return libraries.sum_over(a, (axis,), True)
+    total = a[..., :1]
+    for k in range(1, count):
+        total = total + a[..., k : k + 1]
+    return total
 
 
 def _folded(g: Any, inner_shape: tuple[int, ...], sources: Sources) -> Any:
     """Return for each element of an array of this shape the sum of all elements of `g` that come from it."""
     g = g.copy()
     for axis in reversed(range(len(inner_shape))):
-        for stretch in sources[axis][1]:
-            to, origin = _regions(inner_shape, axis, sources, stretch)
-            g[origin] += g[to] if stretch[2] else g[to].sum(axis=axis, keepdims=True)
+        for to, origin, step in _regions(inner_shape, axis, sources, with_repeats=False):
+            g[origin] += g[to] if step else _sum_along(g[to], axis)
     return g[tuple([slice(before, before + n) for n, (before, _) in zip(inner_shape, sources, strict=True)])].copy()
 
 

@@ -52,7 +52,7 @@
 typedef int64_t word;
 typedef int (*loop)(void *, char *const *, const word *, const word *, void *);
 
-enum { KERNELS = 4, MOST_OPERANDS = 8, MOST_NUMBERS = 8, LANES = 16, STRIP = 4096, LINE = 64, MANY = 1 << 15 };
+enum { KERNELS = 5, MOST_OPERANDS = 8, MOST_NUMBERS = 8, LANES = 16, STRIP = 4096, LINE = 64, MANY = 1 << 15 };
 /* Numbers that a stack holds; runs shorter than SHORT are joined to up to JOINED numbers; rows whose sums are added up
  * apart, columns taken at a time, and flags of optimisers. */
 enum { PIECE = 512, SHORT = 128, JOINED = 4096, ROWS = 64, COLUMNS = 64, SHRINKS = 1, MAXIMIZES = 2, DECAYS = 4 };

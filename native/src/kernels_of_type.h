@@ -361,6 +361,25 @@ KERNEL(cross_entropy_vjp)
     return 0;
 }
 
+/* ---------------------------------------------------------------- look-ups */
+
+/* Add rows to those of a table, in their order. Arrays: rows, for each the number of one of the table (int64), the table.
+ * Lengths: rows, columns, rows of the table. */
+KERNEL(add_rows)
+{
+    const word n = dims[1], *places = (const word *)data[1];
+    UNUSED;
+    for (word row = 0; row < dims[0]; row++) {
+        const REAL *RESTRICT from = (const REAL *)data[0] + row * n;
+        REAL *RESTRICT to = (REAL *)data[2] + places[row] * n;
+        if (places[row] < 0 || places[row] >= dims[2])
+            return 1;
+        for (word k = 0; k < n; k++)
+            to[k] += from[k];
+    }
+    return 0;
+}
+
 /* ---------------------------------------------------------------- attention */
 
 /* Make masked scores of a row -inf, and return from where on all are masked: where it is causal a row has one more than

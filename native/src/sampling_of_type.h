@@ -176,6 +176,42 @@ FOR_EACH_PROCESSOR static void OF_TYPE(find_nearest)(const REAL *RESTRICT grid, 
     }
 }
 
+/* The four taps of linear interpolation at positions in planes with zeros outside, of both axes at once: what
+ * `find_taps` computes axis by axis, in two thirds of the time. */
+FOR_EACH_PROCESSOR static void OF_TYPE(find_fours)(const REAL *RESTRICT grid, word count, const word *dims, int corners,
+                                                   int with_slopes, OF_TYPE(taps) *RESTRICT made)
+{
+    const REAL right = (REAL)(dims[4] - 1), bottom = (REAL)(dims[3] - 1), half = (REAL)0.5, less = corners ? 0 : 1;
+    const REAL to_right = (REAL)((double)(corners ? dims[4] - 1 : dims[4]) / 2), by = corners ? 1 : half;
+    const REAL to_bottom = (REAL)((double)(corners ? dims[3] - 1 : dims[3]) / 2);
+    const REAL across = corners ? to_right : (REAL)dims[4], down = corners ? to_bottom : (REAL)dims[3];
+    const ORDERED width = (ORDERED)dims[4];
+    for (word k = 0; k < count; k++) {
+        const REAL x = ((grid[2 * k] + 1) * across - less) * by, y = ((grid[2 * k + 1] + 1) * down - less) * by;
+        const REAL left = FLOOR(x), above = FLOOR(y), t = x - left, u = y - above;
+        const REAL has_left = left >= 0 && left <= right ? 1 : 0, has_right = left + 1 >= 0 && left + 1 <= right ? 1 : 0;
+        const REAL has_above = above >= 0 && above <= bottom ? 1 : 0;
+        const REAL has_below = above + 1 >= 0 && above + 1 <= bottom ? 1 : 0;
+        const ORDERED upper = OF_TYPE(element_at)(above, bottom) * width;
+        const ORDERED lower = OF_TYPE(element_at)(above + 1, bottom) * width;
+        const ORDERED near = OF_TYPE(element_at)(left, right), far = OF_TYPE(element_at)(left + 1, right);
+        made->at[0][k] = upper + near;
+        made->at[1][k] = upper + far;
+        made->at[2][k] = lower + near;
+        made->at[3][k] = lower + far;
+        made->column.weight[0][k] = (1 - t) * has_left;
+        made->column.weight[1][k] = t * has_right;
+        made->row.weight[0][k] = (1 - u) * has_above;
+        made->row.weight[1][k] = u * has_below;
+        if (with_slopes) {
+            made->column.slope[0][k] = -to_right * has_left;
+            made->column.slope[1][k] = to_right * has_right;
+            made->row.slope[0][k] = -to_bottom * has_above;
+            made->row.slope[1][k] = to_bottom * has_below;
+        }
+    }
+}
+
 /* Find the taps of `count` positions in all axes; lengths and numbers are those of `grid_sample`. Return how many rows
  * there are. */
 FOR_EACH_PROCESSOR static int OF_TYPE(find_taps)(const REAL *grid, word count, const word *dims, const double *numbers,
@@ -184,6 +220,10 @@ FOR_EACH_PROCESSOR static int OF_TYPE(find_taps)(const REAL *grid, word count, c
     ALIGNED OF_TYPE(taps_of_axis) first;
     const int axes = (int)numbers[0], taps = (int)numbers[1], rows = (axes == 3 ? taps : 1) * taps;
     const ORDERED width = (ORDERED)dims[4], (*column)[POSITIONS] = made->column.index;
+    if (axes == 2 && taps == 2 && (int)numbers[2] == ZEROS) {
+        OF_TYPE(find_fours)(grid, count, dims, (int)numbers[3], with_slopes, made);
+        return rows;
+    }
     for (int axis = 0; axis < axes; axis++)
         OF_TYPE(find_taps_of_axis)(grid + axis, axes, count, dims[4 - axis], taps, (int)numbers[2], (int)numbers[3],
                                    with_slopes, axis == 0 ? &made->column : axis == 1 ? &made->row : &first);

@@ -73,6 +73,28 @@ def exact_ulps(found: Any, x: Any, exact: Callable[[Any], Any]) -> float:
     return worst
 
 
+# ---------------------------------------------------------------- look-ups
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("columns", [1, 5, 16, 40])
+def test_gradients_of_look_ups_are_added_in_order(dtype, columns, without_kernels):
+    table, g = normal(9, columns, dtype=dtype), normal(60, columns, dtype=dtype, seed=1)
+    places = np.random.default_rng(2).integers(0, 9, (6, 10)).astype(np.int32)[:, ::-1]
+
+    def gradient() -> Any:
+        w = tensor(table)
+        with GradManager().attach(w) as gm:
+            gm.backward(F.embedding(places, w), g.reshape(6, 10, columns))
+        return w.grad.numpy()
+
+    expected = np.zeros_like(table)
+    np.add.at(expected, places.ravel(), g)  # one after the other
+    assert gradient().tobytes() == expected.tobytes()
+    without_kernels()
+    assert ulps(gradient(), expected) <= 4
+
+
 # ---------------------------------------------------------------- gelu
 
 
@@ -781,6 +803,7 @@ def inputs_of_kernels(dtype: Any) -> dict[str, tuple[list[Any], tuple[int, ...],
         "resize": ([x, places, shares, places, shares, np.zeros(99, dtype), w], (2, 20, 15, 9, 9, 2, 2), []),
         "resize_vjp": ([g, places, shares, places, shares, np.zeros(999, dtype), w], (2, 20, 15, 9, 9, 2, 2), []),
         "solve": ([x, g, w, pair], (20, 5, 5), [1, 0]),
+        "add_rows": ([g, np.arange(20) % 7, w], (20, 42, 20), []),
         "adam": ([g, x, w, np.abs(w) + 1], (840,), [5, 0.1, 0.9, 0.1, 0.99, 0.01, 2.0, 1e-8]),
         "sgd": ([g, x], (840,), [7, 0.1, 0.9, 0.1]),
         "sgd_momentum": ([g, x, w], (840,), [6, 0.1, 0.9, 0.1, 0.9]),

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 from helpers import normal
 
+import gradmgr.numpy as gnp
 from gradmgr._engine.tensor import raw, wrap
+from gradmgr.functional import grad
 from gradmgr.vmap import vmap
 
 CALLS = {
@@ -72,6 +74,10 @@ CALLS = {
     "histogram of a number of bins": lambda a: np.concatenate(np.histogram(a, 5)),
     "histogram of a range": lambda a: np.histogram(a, 3, (-1, 1))[0],
     "histogram of edges": lambda a: np.concatenate(np.histogram(np.round(a), [-2.0, -1.0, 0.0, 3.0], density=True)),
+    "histogram with weights": lambda a: np.concatenate(np.histogram(a, 5, weights=a**2)),
+    "histogram of a range with weights": lambda a: np.histogram(a, 3, (-1, 1), weights=a**2, density=True)[0],
+    "histogram of edges with weights": lambda a: np.histogram(a, [-1.0, 0.3, 0.5, 2.0], weights=a**3)[0],
+    "histogram of constants with weights": lambda a: np.histogram([0.0, 5.0, 1.0, 2.0], 3, weights=a[0])[0],
     "histogram of equal numbers": lambda a: np.concatenate(np.histogram(a * 0 + 2, 4)),
     "cross of vectors and a constant": lambda a: np.cross(a[:, :3], [1.0, 2.0, 3.0]),
     "cross along the first axis": lambda a: np.cross(a.T[:3], a.T[1:], axis=0),
@@ -115,6 +121,19 @@ def test_what_one_example_would_refuse_is_refused() -> None:
         vmap(lambda t: wrap(np.matrix_transpose(raw(t))))(normal(3, 2))
     with pytest.raises(ValueError, match="cannot broadcast shape"):
         vmap(lambda t: wrap(np.broadcast_to(raw(t), (4,))))(normal(3, 2, 4))
+
+
+def test_weights_get_gradients_where_examples_have_other_numbers_outside_of_the_bins() -> None:
+    x, weights, factors = normal(5, 8), normal(5, 8, seed=1), np.array([2.0, 3.0, 5.0])
+
+    def weighed(w: Any, values: Any) -> Any:
+        return gnp.sum(gnp.histogram(values, 3, (-1, 1), weights=w)[0] * factors)
+
+    found = vmap(grad(weighed))(weights, x)
+    bins = np.digitize(x, np.linspace(-1, 1, 4)) - 1
+    expected = np.where((x >= -1) & (x <= 1), factors[np.clip(bins, 0, 2)], 0)
+    assert len(set(np.count_nonzero(expected, axis=1))) > 1
+    np.testing.assert_array_equal(found, expected)
 
 
 def test_arrays_are_written_example_by_example() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from gradmgr import errors
-from gradmgr._arrays import batched, libraries
+from gradmgr._arrays import batched, libraries, native_kernels
 from gradmgr._arrays.captured import capturing, inner_of
 from gradmgr._arrays.table_rows import TableRows, sum_equal_rows
 from gradmgr._engine.custom import Declared, declared
@@ -20,6 +20,9 @@ from gradmgr._engine.tensor import Tensor, raw, wrap
 from gradmgr.nn._functions.arguments import check_inexact, integer
 from gradmgr.ops.convert import lift, widen_half
 
+# The most rows that a kernel of gradmgr-native adds, one after the other: more of them, of few indices, would be off by
+# more than NumPy's sums by pairs are.
+_MOST_IN_ORDER = 1 << 14
 # The least number of columns for which rows are sorted and summed by runs; with fewer, elements are added one by one.
 _WIDE_TABLE = 32
 
@@ -36,6 +39,8 @@ def _sum_of_rows(g: Any, places: Any, rows: int) -> Any:
         add_at(table, places.reshape(-1), g)
         return table
     places, columns = places.ravel(), g.shape[1]
+    if _add_natively(table, places, g):
+        return table
     if columns < _WIDE_TABLE:  # numpy.add.at is fast in one dimension only
         np.add.at(table.reshape(-1), (places[:, None] * columns + np.arange(columns)).ravel(), g.ravel())
         return table
@@ -43,6 +48,16 @@ def _sum_of_rows(g: Any, places: Any, rows: int) -> Any:
     distinct, total = sum_equal_rows(places.astype(np.int16) if rows <= 1 << 15 else places, g)
     table[distinct] = total
     return table
+
+
+def _add_natively(table: Any, places: Any, g: Any) -> bool:
+    """Add rows to those of a table by a kernel of gradmgr-native; return False where there is none for them."""
+    kernel = native_kernels.find("add_rows", g) if len(g) <= _MOST_IN_ORDER else None
+    if kernel is None:
+        return False
+    given = native_kernels.contiguous(g), native_kernels.contiguous(places.astype(np.int64, copy=False))
+    kernel(*given, table, *g.shape, len(table))
+    return True
 
 
 def _collect_kernel(g: Any, places: Any, rows: int, padding: int | None, by_count: bool) -> Any:

@@ -145,7 +145,7 @@ def grid_sample(
         )
     if 0 in x.shape[2:]:
         raise errors.ShapeError(f"grid_sample: there is nothing to sample; found an input {x.shape}")
-    dtype = np.result_type(x.dtype, grid.dtype)
+    dtype = x.dtype if x.dtype is grid.dtype else np.result_type(x.dtype, grid.dtype)
     wide = wide_dtype(dtype)
     x, grid = cast_to(x, wide), cast_to(grid, wide)
     sampling = _Sampling(_TAPS[mode], padding_mode, bool(align_corners), (0,) * axes)

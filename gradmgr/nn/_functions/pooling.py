@@ -281,8 +281,18 @@ _largest: Function = several(
 # ---------------------------------------------------------------- average pooling
 
 
+def _are_alike(geometry: Geometry, include_padding: bool) -> bool:
+    """Tell whether all windows count all of their taps, by their first and last ones: as most do, in plain numbers."""
+    for n, k, m, s, p in zip(*geometry[:5], strict=True):
+        if (m - 1) * s + k > n + (2 * p if include_padding else p) or (p and not include_padding):
+            return False
+    return True
+
+
 def _window_sizes(geometry: Geometry, include_padding: bool) -> Any:
     """Return the number of elements of each window: an integer, or an array where windows differ."""
+    if _are_alike(geometry, include_padding):
+        return math.prod(geometry.kernel)
     along = []
     for n, k, m, s, p in zip(*geometry[:5], strict=True):
         begin = np.arange(m) * s - p
@@ -313,23 +323,34 @@ def _has_kernel(x: Any, geometry: Geometry, divisor: int | None, include_padding
     return _find_kernel_of_means("avg_pool2d", x, geometry) is not None
 
 
+def _divisors(geometry: Geometry, divisor: int | None, include_padding: bool, dtype: Any) -> Any:
+    """Return what the sum of each window is divided by, and more such numbers, which a kernel reads after them."""
+    sizes_of_windows = _window_sizes(geometry, include_padding) if divisor is None else divisor
+    count = math.prod(geometry.out)
+    by = np.empty(count + native_kernels.LANES, dtype)
+    if isinstance(sizes_of_windows, int):
+        by.fill(sizes_of_windows)
+    else:
+        by[:count].reshape(geometry.out)[...] = sizes_of_windows
+        by[count:] = 1
+    return by
+
+
 def _run_natively(
     name: str, x: Any, made: tuple[int, ...], geometry: Geometry, divisor: int | None, include_padding: bool
 ) -> Any:
     """Return what a kernel makes of x, the images or cotangents of the means; in planes of the shape `made`."""
-    by = np.ones(math.prod(geometry.out) + native_kernels.LANES)
-    sizes_of_windows = _window_sizes(geometry, include_padding) if divisor is None else divisor
-    by[: -native_kernels.LANES].reshape(geometry.out)[...] = sizes_of_windows
+    by = _divisors(geometry, divisor, include_padding, x.dtype)
     if (last := with_channels_last(x)) is not None:
         z = native_kernels.empty_images((*x.shape[:2], *made), x.dtype, x)
         kernel = _kernel(name.replace("2d", "2d_columns"), x)
-        kernel(last, by.astype(x.dtype), _channels_last(z), *_lengths_of_columns(x, geometry))
+        kernel(last, by, _channels_last(z), *_lengths_of_columns(x, geometry))
         return z
     z, kernel = native_kernels.empty((*x.shape[:2], *made), x), _kernel(name, x)
     scratch = native_kernels.empty((_size_of_scratch_of_means(geometry),), x)
     lengths = x.shape[0] * x.shape[1], *geometry.size, *geometry.out, *geometry.kernel
     numbers = map(float, (*geometry.stride, *geometry.padding))
-    kernel(native_kernels.contiguous(x), by.astype(x.dtype), scratch, z, *lengths, *numbers)
+    kernel(native_kernels.contiguous(x), by, scratch, z, *lengths, *numbers)
     return z
 
 
@@ -413,20 +434,22 @@ def _windows(
     kernel = sizes(kernel_size, 1, axes, "kernel_size", asked)
     steps = kernel if stride is None else sizes(stride, 1, axes, "stride", asked)
     zeros, gaps = sizes(padding, 0, axes, "padding", asked), sizes(dilation, 1, axes, "dilation", asked)
-    spans = tuple([d * (k - 1) + 1 for k, d in zip(kernel, gaps, strict=True)])
-    if any(2 * p > k for p, k in zip(zeros, kernel, strict=True)):
+    are_dilated = max(gaps) > 1
+    spans = tuple([d * (k - 1) + 1 for k, d in zip(kernel, gaps, strict=True)]) if are_dilated else kernel
+    if any(zeros) and any(2 * p > k for p, k in zip(zeros, kernel, strict=True)):
         raise errors.ShapeError(
             f"{asked}: padding may be at most half of kernel_size; found padding {padding!r}, kernel_size "
             f"{kernel_size!r}"
         )
     size = x.shape[-axes:]
     out = tuple([_window_count(*axis, ceil_mode) for axis in zip(size, spans, steps, zeros, strict=True)])
-    if any(n < 1 for n in out):
+    if min(out) < 1:
         raise errors.ShapeError(
             f"{asked}: windows of {spans} do not fit in planes of {size}; input {x.shape}, kernel_size "
             f"{kernel_size!r}, padding {padding!r}, dilation {dilation!r}"
         )
-    if any(_has_empty(*axis) for axis in zip(size, kernel, out, steps, zeros, gaps, strict=True)):
+    along_axes = zip(size, kernel, out, steps, zeros, gaps, strict=True)
+    if are_dilated and any(_has_empty(*axis) for axis in along_axes):
         raise errors.ShapeError(
             f"{asked}: a window would have all of its taps outside of the plane; input {x.shape}, kernel_size "
             f"{kernel_size!r}, stride {stride!r}, padding {padding!r}, dilation {dilation!r}"

@@ -236,12 +236,14 @@ def _taps(old: int, new: int, step: float, mode: str, align_corners: bool) -> Ta
     source = place * step if align_corners else (place + 0.5) * step - 0.5
     if mode != "bicubic":
         source = np.maximum(source, 0)
-        below = np.minimum(source.astype(np.intp), old - 1)
-        weight = np.minimum(source - below, 1.0)
-        return Taps(np.stack([below, np.minimum(below + 1, old - 1)]), np.stack([1 - weight, weight]))
+        places, weights = np.empty((2, new), np.intp), np.empty((2, new))  # two stacks of two take 5 us more
+        below = np.minimum(source.astype(np.intp), old - 1, out=places[0])
+        np.minimum(below + 1, old - 1, out=places[1])
+        np.subtract(1, np.minimum(source - below, 1.0, out=weights[1]), out=weights[0])
+        return Taps(places, weights)
     below = np.floor(source).astype(np.intp)
-    weights = cubic_weights(source - below)
-    return Taps(np.stack([np.clip(below + k, 0, old - 1) for k in range(-1, 3)]), np.stack(weights))
+    places = np.stack([np.clip(below + k, 0, old - 1) for k in range(-1, 3)])
+    return Taps(places, np.stack(cubic_weights(source - below)))
 
 
 # ---------------------------------------------------------------- the linear map, and its adjoint
