@@ -8,7 +8,9 @@ part of the program or after it; nothing is current, no lock held, no file left;
 same objects, gives bit for bit what it gives after an uninterrupted run.
 
 No place: a line that only leaves a with block, the line `try:`, and the calls of a lock's `release` and `__exit__`.
-CPython calls no signal handler there and allocates nothing, and what a trace function raised no code could catch.
+CPython calls no signal handler there and allocates nothing, and what a trace function raised no code could catch. Nor
+the jump back in a comprehension that is part of its function's code, as from Python 3.12 on: what a trace function
+raises there leaves with blocks without a call of `__exit__` (CPython 3.13.0), what a signal handler raises does not.
 
 An exception at the very beginning of `__exit__` (or of `__enter__`, where the object took effect when it was made)
 cannot be caught by Python code either: the block is then not left. The same goes for `release` and its like, which
@@ -102,7 +104,9 @@ _LOCKS = (type(threading.Lock()), type(threading.RLock()))
 def _exempt_in(code: types.CodeType) -> frozenset[int]:
     """Return where in its bytecode a function leaves with blocks, and where it does nothing, as in the line `try:`."""
     steps = list(dis.get_instructions(code))
-    found = {step.offset for step in steps if step.opname == "NOP"}
+    has_comprehension = any(step.opname == "LOAD_FAST_AND_CLEAR" for step in steps)  # inlined
+    nothing = ("NOP", "JUMP_BACKWARD") if has_comprehension else ("NOP",)
+    found = {step.offset for step in steps if step.opname in nothing}
     for k, step in enumerate(steps):
         after = [s for s in steps[k : k + 8] if s.opname not in ("NOP", "SWAP", "CACHE", "PRECALL")]
         nones = [s.opname == "LOAD_CONST" and s.argval is None for s in after[:3]]

@@ -1133,3 +1133,96 @@ class AllReduce(Training):
             self.gm.backward(self.loss())
         mark()
         gradmgr.distributed.all_reduce(self.b)
+
+
+@program("batch norm in training")
+class BatchNorm(Training):
+    """The running statistics and the number of batches change together."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(2, dtype="float64")
+
+    def loss(self) -> Any:
+        return gnp.sum(self.norm(self.x @ self.w + self.b) ** 3)
+
+    def run(self, mark: Mark) -> None:
+        with self.gm:
+            loss = self.loss()
+            mark()
+            self.gm.backward(loss)
+
+    def state(self) -> dict[str, Any]:
+        return {**super().state(), "statistics": frozen(self.norm.state_dict())}
+
+
+@program("a module's modes and containers")
+class Containers(Program):
+    """Modules are inserted, removed, replaced, and set to other modes, all of them at once."""
+
+    def __init__(self) -> None:
+        self.rows = nn.Sequential(nn.Identity(), nn.Tanh(), nn.Sequential(nn.ReLU()))
+        self.named = nn.ModuleDict({"a": nn.Tanh(), "b": nn.ReLU()})
+        self.made = nn.Sigmoid(), nn.Softplus()
+
+    def run(self, mark: Mark) -> None:
+        self.rows.train(not self.rows.training)
+        mark()
+        del self.rows[0]
+        mark()
+        self.rows.insert(0, self.made[0])
+        mark()
+        self.rows.extend(self.made)
+        mark()
+        del self.rows[-2:]
+        mark()
+        self.named.update({"c": self.made[0], "a": self.made[1]})
+        mark()
+        self.named.clear()
+        mark()
+        self.named.register_buffer("mean", wave(2), persistent=False)
+        mark()
+        self.named.mean = None
+        mark()
+        del self.named.mean
+
+    def state(self) -> dict[str, Any]:
+        modules = [*self.rows.named_modules(), *self.named.named_modules()]
+        states = [(name, type(module).__name__, module.training) for name, module in modules]
+        own = self.named.__dict__
+        registered = [
+            dict(own["_kinds"]),
+            set(own["_transient"]),
+            [name for name in ("a", "b", "c", "mean") if name in own],
+        ]
+        return {"modules": states, "registered": registered}
+
+
+@program("functional_call of a module that counts")
+class FunctionalCall(Program):
+    """What `forward` assigns is assigned all at once."""
+
+    class Counting(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(wave(3))
+            self.register_buffer("total", wave(3))
+            self.calls = 0
+            self.mark: Mark = lambda: None
+
+        def forward(self, x: Any) -> Any:
+            self.calls += 1
+            self.mark()
+            self.total = self.total + x
+            self.mark()
+            return x * self.weight
+
+    def __init__(self) -> None:
+        self.model = self.Counting()
+
+    def run(self, mark: Mark) -> None:
+        self.model.mark = mark
+        nn.functional_call(self.model, {"weight": tensor(wave(3, at=1.0))}, tensor(wave(3, at=2.0)))
+
+    def state(self) -> dict[str, Any]:
+        return {"assigned": [self.model.calls, frozen(self.model.state_dict())]}

@@ -14,11 +14,12 @@ import numpy as np
 
 from gradmgr import errors
 from gradmgr._arrays import batched, libraries, memory
+from gradmgr._arrays.atomic import Call, run_atomically
 from gradmgr._arrays.captured import is_captured
 from gradmgr._engine.broadcast import broadcast_to
 from gradmgr._engine.context import rebind
 from gradmgr._engine.custom import custom, several
-from gradmgr._engine.mutation import as_type
+from gradmgr._engine.mutation import as_type, calls_to_write
 from gradmgr._engine.op import Function, zeros
 from gradmgr._engine.tensor import Tensor, raw, wrap
 from gradmgr.nn._functions import normalization_kernels as kernels
@@ -681,8 +682,12 @@ def normalise_batch(
     training: bool,
     momentum: Any,
     eps: float,
+    counted: Tensor | None = None,
 ) -> Any:
-    """Compute `batch_norm`; with `batches` in training by the statistics of all of these, of which this is one."""
+    """Compute `batch_norm`; with `batches` in training by the statistics of all of these, of which this is one.
+
+    The number of batches in `counted` changes together with the running statistics.
+    """
     x, weight, bias = _lift_arguments("batch_norm", input, weight, bias)
     if x.ndim < 2:
         raise errors.ShapeError(f"batch_norm takes input (N, C, ...); found shape {x.shape}")
@@ -703,9 +708,10 @@ def normalise_batch(
         else:
             y, _, _, mean, var = _batch_norm(x, weight, bias, layout, eps)
         if not form[0] * form[2]:
+            _update([], (), momentum, counted)
             return y
         unbiased = raw(var) * (layout.count / (layout.count - 1))
-    _update(running, (raw(mean), unbiased), momentum if is_captured(momentum) else float(momentum))
+    _update(running, (raw(mean), unbiased), momentum if is_captured(momentum) else float(momentum), counted)
     return y
 
 
@@ -749,8 +755,8 @@ def _normalise_by_running(x: Any, weight: Any, bias: Any, running: list[Any], la
     return _batch_norm_given(x, weight, bias, mean, rstd, layout)
 
 
-def _update(running: list[Any], found: tuple[Any, Any], momentum: Any) -> None:
-    """Update the running statistics by those of a batch; both are computed before one is written.
+def _update(running: list[Any], found: tuple[Any, ...], momentum: Any, counted: Tensor | None) -> None:
+    """Update the running statistics by those of a batch, and the number of batches; all are computed, then written.
 
     In a compiled function the momentum may be an array, as it changes with each call.
     """
@@ -767,11 +773,19 @@ def _update(running: list[Any], found: tuple[Any, Any], momentum: Any) -> None:
             if is_captured(momentum):  # NumPy casts Python's numbers to the dtype of an array, but no arrays
                 keep, take = keep.astype(old.dtype), take.astype(value.dtype)
             made.append((stat, (keep * old + take * value).astype(old.dtype)))
-    for stat, new in made:
-        if isinstance(stat, Tensor):
-            rebind(stat, wrap(new))
-        else:
-            stat[...] = new
+    if counted is not None:
+        more = raw(counted).reshape(1) + 1  # of an array without axes it would be a scalar
+        made.append((counted, more.reshape(())))
+    run_atomically([call for stat, new in made for call in _calls_to_set(stat, new)])
+
+
+def _calls_to_set(stat: Any, new: Any) -> list[Call]:
+    """Return the calls that give a tensor, or an array, other numbers."""
+    if not isinstance(stat, Tensor):
+        return [(stat.__setitem__, ..., new)]
+    if batched.any_batched(new):
+        return [(rebind, stat, wrap(new))]  # which `vmap` notes
+    return calls_to_write(stat, new)
 
 
 def layer_norm(input: Any, normalized_shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Any:

@@ -8,6 +8,7 @@ from itertools import count
 from typing import Any, Self
 
 from gradmgr._arrays import libraries
+from gradmgr._arrays.atomic import Call, run_atomically
 from gradmgr._engine.parameter import Parameter
 from gradmgr._engine.tensor import Tensor
 from gradmgr.nn._modules.module import MODULE, PARAMETER, Module
@@ -77,10 +78,8 @@ class _Row(Module):
         self._renumber([module for k, module in enumerate(self) if k not in positions])
 
     def _renumber(self, modules: list[Module]) -> None:
-        for name in self._names():
-            self._unregister(name)
-        for k, module in enumerate(modules):
-            self._register(str(k), MODULE, module)
+        numbered = {str(k): module for k, module in enumerate(modules)}
+        run_atomically([*self._calls_to_unregister(self._names()), *_calls_to_add(self, MODULE, numbered)])
 
     def append(self, module: Any) -> Self:
         """Add a module at the end, and return self."""
@@ -88,9 +87,9 @@ class _Row(Module):
 
     def extend(self, modules: Iterable[Any]) -> Self:
         """Add modules at the end, and return self."""
-        for module in [self._checked(module) for module in modules]:
-            name = next(str(k) for k in count(len(self._names())) if str(k) not in self._kinds)
-            self._register(name, MODULE, module)
+        free = (str(k) for k in count(len(self._names())) if str(k) not in self._kinds)
+        new = [self._checked(module) for module in modules]
+        run_atomically(_calls_to_add(self, MODULE, dict(zip(free, new, strict=False))))
         return self
 
     def insert(self, index: int, module: Any) -> Self:
@@ -245,19 +244,19 @@ class ModuleDict(Module):
             self._check_new(key, MODULE)
             if not isinstance(module, Module):
                 raise TypeError(f"{type(self).__name__} holds Modules; found {_describe_found(module)} as {key!r}")
-        for key, module in new.items():
-            self._register(key, MODULE, module)
+        run_atomically(_calls_to_add(self, MODULE, new))
 
     def pop(self, key: str) -> Any:
         """Remove a module and return it."""
         if key not in self:
             raise KeyError(key)
-        return self._unregister(key)
+        module = self[key]
+        self._unregister(key)
+        return module
 
     def clear(self) -> None:
         """Remove all modules."""
-        for key in list(self):
-            self._unregister(key)
+        self._unregister(*self)
 
     def keys(self) -> KeysView[str]:
         """Return the names."""
@@ -322,8 +321,8 @@ class ParameterList(Module):
 
     def extend(self, values: Iterable[Any]) -> Self:
         """Add parameters at the end, and return self."""
-        for param in [self._checked(value) for value in values]:
-            self._register(str(len(self)), PARAMETER, param)
+        new = {str(k): self._checked(value) for k, value in enumerate(values, len(self))}
+        run_atomically(_calls_to_add(self, PARAMETER, new))
         return self
 
     def extra_repr(self) -> str:
@@ -333,6 +332,11 @@ class ParameterList(Module):
     def __repr__(self) -> str:
         lines = "".join(f"\n  {line}" for line in self.extra_repr().split("\n") if line)
         return f"{type(self).__name__}({lines}\n)" if lines else f"{type(self).__name__}()"
+
+
+def _calls_to_add(container: Module, kind: str, named: Mapping[str, Any]) -> list[Call]:
+    """Return the calls that register these values in a container, all together."""
+    return [call for name, value in named.items() for call in container._calls_to_register(name, kind, value)]
 
 
 def _describe_found(value: Any) -> str:

@@ -7,6 +7,7 @@ from types import MethodType
 from typing import Any
 
 from gradmgr import errors
+from gradmgr._arrays.atomic import Call, run_atomically
 from gradmgr._engine.tensor import Tensor
 from gradmgr.nn._modules.module import MODULE, Module
 
@@ -131,23 +132,25 @@ class Stage:
         return value
 
     def write_back(self) -> None:
-        """Assign to the modules what the call assigned to attributes of their copies."""
+        """Assign to the modules what the call assigned to attributes of their copies, all of it at once."""
+        calls: list[Call] = []
         for module, made, before in zip(self._modules, self._stand_ins.values(), self._before, strict=True):
+            own = module.__dict__
             if made._kinds != module._kinds or made._transient != module._transient:
-                module.__dict__.update({name: made.__dict__[name].copy() for name in _REGISTRY})
+                calls.append((own.update, {name: made.__dict__[name].copy() for name in _REGISTRY}))
             for name, value in made.__dict__.items():
                 if value is not before.get(name, _MISSING) and name not in _REGISTRY:
-                    self._assign(module, name, value, before.get(name))
-            for name in before.keys() - made.__dict__.keys():
-                module.__dict__.pop(name, None)
+                    calls += self._calls_to_assign(own, name, value, before.get(name))
+            calls += [(own.pop, name, None) for name in before.keys() - made.__dict__.keys()]
+        run_atomically(calls)
 
-    def _assign(self, module: Module, name: str, value: Any, before: Any) -> None:
-        """Carry out one assignment; a value for a given tensor is written to that tensor."""
-        was_given = isinstance(before, Tensor) and before is not module.__dict__.get(name)
+    def _calls_to_assign(self, own: dict[str, Any], name: str, value: Any, before: Any) -> list[Call]:
+        """Return the calls for one assignment; a value for a given tensor is written to that tensor here."""
+        was_given = isinstance(before, Tensor) and before is not own.get(name)
         if was_given and isinstance(value, Tensor) and value.shape == before.shape:
             before[...] = value
-        else:
-            module.__dict__[name] = self._originals.get(id(value), value)
+            return []
+        return [(own.__setitem__, name, self._originals.get(id(value), value))]
 
 
 def _bare_copy(module: Module) -> Module:

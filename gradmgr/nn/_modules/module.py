@@ -287,18 +287,24 @@ class Module:
 
     def _register(self, name: str, kind: str, value: Any) -> None:
         """Register a value under a name, replacing what was registered under it."""
-        check_name(self, name)
-        if self._kinds.get(name) != kind:
-            self._kinds.pop(name, None)
-            self._transient.discard(name)
-        self._kinds[name] = kind
-        self.__dict__[name] = value
+        run_atomically(self._calls_to_register(name, kind, value))
 
-    def _unregister(self, name: str) -> Any:
-        """Remove what is registered under a name, and return it."""
-        del self._kinds[name]
-        self._transient.discard(name)
-        return self.__dict__.pop(name)
+    def _calls_to_register(self, name: str, kind: str, value: Any) -> list[Call]:
+        """Return the calls that do so; raise if a name is none."""
+        check_name(self, name)
+        calls: list[Call] = []
+        if self._kinds.get(name) != kind:
+            calls = [(self._kinds.pop, name, None), (self._transient.discard, name)]
+        return [*calls, (self._kinds.__setitem__, name, kind), (self.__dict__.__setitem__, name, value)]
+
+    def _unregister(self, *names: str) -> None:
+        """Remove what is registered under these names."""
+        run_atomically(self._calls_to_unregister(names))
+
+    def _calls_to_unregister(self, names: Collection[str]) -> list[Call]:
+        """Return the calls that do so."""
+        from_dicts = [(own.pop, name, None) for name in names for own in (self._kinds, self.__dict__)]
+        return [*from_dicts, *[(self._transient.discard, name) for name in names]]
 
     def _checked_value(self, name: str, kind: str, value: Any) -> Any:
         """Return the value to assign to a registered name; raise if it is of the wrong kind."""
@@ -366,8 +372,8 @@ class Module:
         """
         value = _as_buffer(self, name, tensor)
         self._check_new(name, BUFFER)
-        self._register(name, BUFFER, value)
-        (self._transient.discard if persistent else self._transient.add)(name)
+        change = self._transient.discard if persistent else self._transient.add
+        run_atomically([*self._calls_to_register(name, BUFFER, value), (change, name)])
 
     def register_module(self, name: str, module: Module | None) -> None:
         """Register a module, or None for one that is left out.
@@ -587,8 +593,7 @@ class Module:
         """
         if not isinstance(mode, bool):
             raise TypeError(f"train(mode) takes True or False; found {type(mode).__name__}")
-        for module in self.modules():
-            module.training = mode
+        run_atomically([(object.__setattr__, module, "training", mode) for module in self.modules()])
         return self
 
     def eval(self) -> Self:

@@ -13,6 +13,7 @@ from gradmgr._engine.parameter import Parameter
 from gradmgr._engine.tensor import Tensor, raw, tensor
 from gradmgr.nn import functional, init
 from gradmgr.nn._functions.arguments import integer, length
+from gradmgr.nn._functions.normalization import normalise_batch
 from gradmgr.nn._modules.module import Module
 from gradmgr.nn._modules.parameters import constant, lengths
 
@@ -104,16 +105,13 @@ class BatchNorm(Module):
         momentum = self.momentum
         if momentum is None:
             momentum = 0.0 if counted is None else 1 / (_number_in(counted) + 1)
-        y = self._normalise(
-            x, self.running_mean, self.running_var, self.weight, self.bias, by_batch, momentum, self.eps
+        return self._normalise(  # type: ignore[no-any-return]  # x is Any
+            x, self.running_mean, self.running_var, self.weight, self.bias, by_batch, momentum, self.eps, counted
         )
-        if counted is not None:
-            counted += 1
-        return y  # type: ignore[no-any-return]  # x is Any
 
     def _normalise(self, x: Any, *settings: Any) -> Any:
-        """Do as `functional.batch_norm`."""
-        return functional.batch_norm(x, *settings)
+        """Do as `functional.batch_norm`, and count the batch."""
+        return normalise_batch(None, x, *settings)
 
     def _check(self, x: Any) -> None:
         ndim = np.ndim(x) if not hasattr(x, "ndim") else x.ndim
