@@ -15,7 +15,8 @@ from importlib import import_module
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from gradmgr import anomaly, errors, graph, numpy, sparse, special
+from gradmgr import anomaly, errors, graph, sparse, special
+from gradmgr import numpy as numpy
 from gradmgr._arrays.allocator import keep_freed_memory
 from gradmgr._arrays.blocks import get_num_threads, set_num_threads
 from gradmgr._engine.attachment import AttachSpec
@@ -63,6 +64,7 @@ _tensor_methods.bind()
 
 __version__ = "0.2.0"
 
+# `from gradmgr import *` brings all of these, so `numpy` is not among them: it would hide NumPy itself.
 __all__ = [
     "AttachSpec",
     "BackwardRun",
@@ -102,7 +104,6 @@ __all__ = [
     "load",
     "nn",
     "no_grad",
-    "numpy",
     "once_differentiable",
     "optim",
     "profiler",

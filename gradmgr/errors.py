@@ -426,6 +426,7 @@ def put_name(error: Exception, name: str) -> None:
     In place, so that the error keeps its type, its traceback and what else it knows. Where an op
     within had put its own name, that of the function called last, the user's, replaces it.
     """
+    _call_by_its_name(error, name)
     _hint_at_numpys_keyword(error)
     text = getattr(error, "_unnamed", None) or str(error)
     if re.search(rf"^{name}\b|(?<![\w.]){name}\(|numpy\.{name}\b|'{name}'", text):
@@ -436,6 +437,18 @@ def put_name(error: Exception, name: str) -> None:
     else:
         error.args = (f"{name}: {text}",)
 
+
+def _call_by_its_name(error: Exception, name: str) -> None:
+    """Replace the name of a function whose arguments Python refuses by the name under which it was called."""
+    was_entered = error.__traceback__ is None or error.__traceback__.tb_next is not None
+    refused = re.match(r"[\w.]+\(\) (?=got |takes |missing )", str(error))
+    if isinstance(error, TypeError) and refused and not was_entered:
+        error.args = (f"{name}() {str(error)[refused.end() :]}",)
+
+
+HOW_TO_REQUIRE_GRAD = (
+    "what receives gradients is what a manager has attached: leave it out, and write gm = GradManager().attach(x)"
+)
 
 # Keywords of torch's functions, and NumPy's for the same.
 _KEYWORDS = MappingProxyType({"dim": "axis", "dims": "axis", "keepdim": "keepdims"})
@@ -449,6 +462,8 @@ def _hint_at_numpys_keyword(error: Exception) -> None:
     refused = re.search(r"unexpected keyword argument '(dim|dims|keepdim)'", text)
     if refused:
         error.args = (f"{text}; NumPy's keyword for it is {_KEYWORDS[refused[1]]}=",)
+    elif "unexpected keyword argument 'requires_grad'" in text:
+        error.args = (f"{text}; {HOW_TO_REQUIRE_GRAD}",)
     elif re.search("Cannot interpret '(True|False)' as a data type", text):
         error.args = (f"{text}; after axis comes NumPy's dtype: write keepdims=True",)
     elif re.search(r"out=\.\.\.\) writes into .* found bool", text):

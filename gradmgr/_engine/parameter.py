@@ -23,8 +23,10 @@ class Parameter(Tensor):
         data: an array, a Tensor, nested lists or a number.
         dtype: NumPy dtype; by default that of `data`.
         device: "cpu" or "cuda:0"; by default where `data` lives.
+        requires_grad: exists for programs written for torch; must be True.
 
     Raises:
+        TypeError: `requires_grad` is False.
         DtypeError: the dtype can carry no gradient, as integers cannot; `Module.register_buffer` keeps such tensors.
 
     >>> from gradmgr import nn
@@ -34,8 +36,13 @@ class Parameter(Tensor):
 
     __slots__ = ()
 
-    def __init__(self, data: Any, dtype: Any = None, device: str | None = None) -> None:
+    def __init__(self, data: Any, dtype: Any = None, device: str | None = None, *, requires_grad: bool = True) -> None:
         super().__init__(data, dtype, device)
+        if not requires_grad:
+            raise TypeError(
+                "Parameter: requires_grad=False is not there; a frozen parameter is one that no manager has attached: "
+                "leave it out, and attach the others only"
+            )
         if not libraries.is_differentiable(self.dtype):
             raise errors.DtypeError(
                 f"a Parameter of shape {self.shape} and dtype {self.dtype} could receive no gradient; pass "

@@ -369,22 +369,26 @@ def _restore(values: np.ndarray[Any, Any], device: str) -> Tensor:
     return wrap(libraries.to_device(values, device))
 
 
-def tensor(data: Any, dtype: Any = None, device: str | None = None) -> Tensor:
+def tensor(data: Any, dtype: Any = None, device: str | None = None, *, requires_grad: bool = False) -> Tensor:
     """Return a new Tensor holding a copy of `data`.
 
     Args:
         data: an array, a Tensor (its values are copied, its history is not), nested lists, a number.
         dtype: NumPy dtype; by default NumPy's choice for `data`.
         device: "cpu" or "cuda:0"; by default where `data` lives.
+        requires_grad: exists for programs written for torch; must be False. `GradManager.attach` takes its place.
 
     Raises:
         DeviceError: a GPU was asked for and there is none, or CuPy is not installed.
+        TypeError: the data are not numbers, or `requires_grad` is True.
 
     >>> import gradmgr
     >>> w = gradmgr.tensor([[1, 2], [3, 4]], dtype="float32")
     >>> w.shape, w.dtype
     ((2, 2), dtype('float32'))
     """
+    if requires_grad:
+        raise TypeError(f"tensor: requires_grad=True is not there; {errors.HOW_TO_REQUIRE_GRAD}")
     return wrap(_fresh(data, dtype, device))
 
 

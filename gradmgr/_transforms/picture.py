@@ -212,6 +212,10 @@ def _tape_and_ends(what: Any) -> tuple[Tape, dict[Any, Tensor] | None]:
                 "frees it"
             )
         return what._tape, None
+    if not isinstance(what, (Tensor, list, tuple)):
+        raise TypeError(
+            f"a picture is drawn of a Tensor, a list of Tensors, or a GradManager; found {type(what).__name__}"
+        )
     tensors = [what] if isinstance(what, Tensor) else list(what)
     for k, t in enumerate(tensors):
         if not isinstance(t, Tensor):

@@ -169,11 +169,22 @@ class Independent(Constraint):
 def independent(base_constraint: Constraint, reinterpreted_batch_ndims: int, name: str = "") -> Independent:
     """Return the constraint of arrays whose elements meet one, the last axes being one value.
 
+    Raises:
+        TypeError: `base_constraint` is no constraint.
+        ValueError: the number of axes is not an integer, or negative.
+
     >>> from gradmgr.distributions import constraints
     >>> constraints.independent(constraints.positive, 1).check([[1.0, 2.0], [1.0, -2.0]]).tolist()
     [True, False]
     """
     count = reinterpreted_batch_ndims
+    if not isinstance(base_constraint, Constraint):
+        raise TypeError(
+            "independent takes a constraint, such as constraints.real, and a number of axes; found "
+            f"{type(base_constraint).__name__}"
+        )
+    if not isinstance(count, int) or count < 0:
+        raise ValueError(f"independent: reinterpreted_batch_ndims must be an integer of at least 0; found {count!r}")
     return Independent(
         name or f"independent({base_constraint!r}, {count})",
         base_constraint.words,

@@ -95,6 +95,9 @@ def constant(function: Callable[..., Any], arrays_first: int = 0) -> Callable[..
                 kwargs, args = given | kwargs, args[: place[0]]
         out = kwargs.get("out")
         if isinstance(out, (Tensor, tuple)):
+            place = _position_of_out(function) if place is ... else place
+            if place is None:
+                raise TypeError(f"{name}() got an unexpected keyword argument 'out'; use what it returns")
             del kwargs["out"]
             z = call(*args, **kwargs)
             return store(out, z, f"{name}(out=...)", may_broadcast=may_broadcast)

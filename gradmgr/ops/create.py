@@ -312,16 +312,24 @@ def in_memory_order(t: Tensor, order: str | None) -> Tensor:
     return made
 
 
-def asarray(data: Any, dtype: Any = None, device: str | None = None, *, copy: bool | None = None) -> Tensor:
+def asarray(
+    data: Any,
+    dtype: Any = None,
+    device: str | None = None,
+    *,
+    copy: bool | None = None,
+    requires_grad: bool = False,
+) -> Tensor:
     """Return `data` as a Tensor, sharing its memory where NumPy's `asarray` would.
 
     Shared memory is never written by gradmgr: an in-place write to the tensor moves it to memory
     of its own. Whatever writes to the shared memory while a manager records must call
     `gradmgr.graph.increment_version`. A Tensor that needs no conversion is returned as it is, and
-    gradients flow through one that does, or that is in nested lists.
+    gradients flow through one that does, or that is in nested lists. `requires_grad` exists for programs written for
+    torch and must be False: `GradManager.attach` takes its place.
 
     Raises:
-        TypeError: `data` is not numeric.
+        TypeError: `data` is not numeric, or `requires_grad` is True.
         ValueError: with `copy=False`, where a copy would be needed.
         DeviceError: a GPU was asked for and there is none, or CuPy is not installed.
 
@@ -332,6 +340,8 @@ def asarray(data: Any, dtype: Any = None, device: str | None = None, *, copy: bo
     >>> a.tolist(), t.tolist()
     ([0.0, 0.0], [1.0, 1.0])
     """
+    if requires_grad:
+        raise TypeError(f"asarray: requires_grad=True is not there; {errors.HOW_TO_REQUIRE_GRAD}")
     return _convert(data, dtype, device, copy)
 
 

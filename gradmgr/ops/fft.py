@@ -282,6 +282,8 @@ def _shift(x: Any, axes: Any, sign: int) -> Any:
     x = lift(x)
     axes = range(x.ndim) if axes is None else axes
     along = (int(axes),) if isinstance(axes, (int, np.integer)) else tuple(axes)
+    for k in along:
+        normalize_axis_index(k, x.ndim)
     return roll(x, [sign * (x.shape[k] // 2) for k in along], along)
 
 

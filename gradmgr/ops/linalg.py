@@ -7,6 +7,7 @@ import operator
 from typing import Any
 
 import numpy as np
+from numpy.lib.array_utils import normalize_axis_index
 from numpy.linalg import LinAlgError
 
 from gradmgr._arrays import batched, libraries
@@ -174,6 +175,8 @@ def cross(x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
     if is_plain(x1, x2):
         return np.linalg.cross(x1, x2, axis=axis)
     x1, x2 = lift(x1), lift(x2)
+    for x in (x1, x2):
+        normalize_axis_index(axis, x.ndim)
     if x1.shape[axis] != 3 or x2.shape[axis] != 3:
         raise ValueError(
             "cross: Both input arrays must be (arrays of) 3-dimensional vectors, but they are "

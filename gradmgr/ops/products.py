@@ -132,6 +132,11 @@ def tensordot(a: Any, b: Any, axes: Any = 2) -> Any:
     """Contract axes as `numpy.tensordot`."""
     a, b = lift(a), lift(b)
     if isinstance(axes, (int, np.integer)):
+        if axes > min(a.ndim, b.ndim):
+            raise IndexError(
+                f"tensordot: axes={axes} sums over the last {axes} axes of the first array and the first {axes} of the "
+                f"second; found shapes {a.shape} and {b.shape}"
+            )
         of_a, of_b = tuple(range(a.ndim - int(axes), a.ndim)), tuple(range(int(axes)))
     else:
         of_a, of_b = (normalize_axis_tuple(part, t.ndim) for part, t in zip(axes, (a, b), strict=True))

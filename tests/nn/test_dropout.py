@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import gradmgr
-from gradmgr import GradManager, errors, tensor
+from gradmgr import GradManager, errors, nn, tensor
 from gradmgr._transforms.vmap import vmap
 from gradmgr.nn.functional import dropout
 
@@ -144,3 +144,9 @@ def test_numpys_global_seed_reaches_it():
         np.random.set_state(state)
     np.testing.assert_array_equal(found[0], found[1])
     assert (found[0][0] != found[0][1]).any()
+
+
+@pytest.mark.parametrize("refused", [nn.Dropout, lambda p: dropout(np.ones(2), p)])
+def test_a_probability_that_is_no_number_is_refused(refused):
+    with pytest.raises(TypeError, match="ropout: p must be a number; found None"):
+        refused(None)

@@ -14,7 +14,7 @@ import pytest
 
 import gradmgr
 import gradmgr.numpy as gnp
-from gradmgr import GradManager, Tensor, errors, tensor
+from gradmgr import GradManager, Tensor, errors, nn, tensor
 
 X = np.arange(6.0).reshape(2, 3)
 V = np.array([1.0, 2.0, 4.0])
@@ -352,3 +352,44 @@ def test_plain_arguments_with_a_tensor_as_out_end() -> None:
 def test_asarray_of_gradmgr_has_its_own_arguments() -> None:
     assert gradmgr.asarray([1.0], None, "cpu").device == "cpu"
     assert gnp.asarray([1.0], None, "F", device="cpu").device == "cpu"
+
+
+@pytest.mark.parametrize("make", [tensor, gradmgr.asarray, gnp.array, gnp.zeros, gnp.ones_like])
+def test_requires_grad_is_refused_with_the_way_to_attach(make: Any) -> None:
+    with pytest.raises(TypeError, match=rf"^{make.__name__}\b.*requires_grad.*GradManager\(\)\.attach"):
+        make(2, requires_grad=True)
+
+
+def test_a_parameter_is_frozen_by_not_attaching_it() -> None:
+    nn.Parameter([1.0], requires_grad=True)
+    with pytest.raises(TypeError, match="requires_grad=False is not there; a frozen parameter is one that no manager"):
+        nn.Parameter([1.0], requires_grad=False)
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda t: t.sort(dim=0), r"^sort\(\) got .* NumPy's keyword for it is axis="),
+        (lambda t: gnp.zeros_like(t, nothing=1), r"^zeros_like\(\) got an unexpected keyword"),
+        (lambda t: gnp.array_equal(t, t, out=t), r"^array_equal\(\) got an unexpected keyword argument 'out'"),
+        (lambda t: gnp.argwhere(t, out=t), r"^argwhere\(\) got an unexpected keyword argument 'out'"),
+    ],
+)
+def test_keywords_that_a_function_lacks_are_refused_under_its_own_name(call: Any, said: str) -> None:
+    with pytest.raises(TypeError, match=said):
+        call(tensor(V))
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda t: gnp.tensordot(t, t, 2), r"axes=2 sums over the last 2 axes .* found shapes \(3,\) and \(3,\)"),
+        (lambda t: gnp.linalg.cross(t, t, axis=1), "^cross: axis 1 is out of bounds for array of dimension 1"),
+        (lambda t: gnp.linalg.cross(t, t[0]), "^cross: axis -1 is out of bounds for array of dimension 0"),
+        (lambda t: gnp.fft.fftshift(t, 1), "^fftshift: axis 1 is out of bounds for array of dimension 1"),
+        (lambda t: gnp.fft.ifftshift(t, (0, -2)), "^ifftshift: axis -2 is out of bounds for array of dimension 1"),
+    ],
+)
+def test_too_few_axes_are_named(call: Any, said: str) -> None:
+    with pytest.raises(IndexError, match=said):  # NumPy's type; AxisError is one
+        call(tensor(V))

@@ -240,6 +240,13 @@ def test_gradmgr_imports_these_modules_when_first_used_and_no_others():
         assert name in dir(gradmgr)
 
 
+def test_a_star_import_leaves_numpy_as_it_is():
+    names = {}
+    exec("import numpy; from gradmgr import *", names)  # noqa: S102  # what a program may begin with
+    assert names["numpy"] is sys.modules["numpy"]
+    assert names["GradManager"] is gradmgr.GradManager
+
+
 def test_every_layer_is_there():
     modules = package()
     found = {name for name in LAYERS for module in modules if f"{module}.".startswith(f"gradmgr.{name}.")}
@@ -543,7 +550,8 @@ def changeable_attributes(modules, trees, allowed=MAY_CHANGE):
     for module in modules:
         tree = trees.get(module.__name__)
         for name, value in vars(module).items():
-            of_ours = is_ours(type(value).__module__) and type(value).__name__ not in DECLARED
+            is_class = isinstance(value, type)  # its own class may be of ours
+            of_ours = not is_class and is_ours(type(value).__module__) and type(value).__name__ not in DECLARED
             of_ours = of_ours and not isinstance(value, tuple)  # named tuples stay what they are
             of_ours = of_ours and not getattr(type(value), "__dataclass_params__", UNFROZEN).frozen
             suspect = isinstance(value, CHANGEABLE) or of_ours or hasattr(value, "cache_info")

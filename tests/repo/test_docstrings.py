@@ -70,7 +70,7 @@ NEVER_RAISES = {
     **{f"distributions.constraints.{n}": OF_NO_VALUE for n in ("Bounded", "Constraint", "Independent", "Tested")},
     **{f"distributions.constraints.{n}": OF_NO_VALUE for n in ("greater_than", "greater_than_eq", "less_than")},
     **{f"distributions.constraints.{n}": OF_NO_VALUE for n in ("half_open_interval", "integer_interval")},
-    **{f"distributions.constraints.{n}": OF_NO_VALUE for n in ("independent", "interval", "multinomial")},
+    **{f"distributions.constraints.{n}": OF_NO_VALUE for n in ("interval", "multinomial")},
     **{f"distributions.transforms.{n}Transform": CALLS_NUMPY for n in ("Affine", "Compose", "Exp", "Sigmoid", "Tanh")},
     "distributions.transforms.SoftplusTransform": CALLS_NUMPY,
     **{f"numpy.{n}": ALL_VALUES for n in ("argwhere", "array_equal", "array_equiv", "diagflat", "flatnonzero", "imag")},

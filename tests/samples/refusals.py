@@ -686,6 +686,10 @@ OTHERS: MappingProxyType[str, dict[str, tuple[LayerCall, ...]]] = MappingProxyTy
         "gradmgr.distributions.Distribution": {
             "NotImplementedError": (lambda _class: distributions.Poisson(3.0).entropy(),)
         },
+        "gradmgr.distributions.constraints.independent": {
+            "TypeError": (built(3, 1),),
+            "ValueError": (built(distributions.constraints.real, 1.5), built(distributions.constraints.real, -1)),
+        },
         "gradmgr.distributions.transform_to": {"NotImplementedError": (built(3),)},
         "gradmgr.distributions.transforms.Transform": {"NotImplementedError": (lambda each: each()(1.0),)},
         "gradmgr.graph.to_mermaid": _NOT_RECORDED,

@@ -45,6 +45,15 @@ def test_grad_gives_plain_values_in_the_form_of_the_argument():
     close(found["b"], (3 * X.sum(), 2 * X.sum()))
 
 
+def test_derivatives_by_numbers_and_by_arrays_without_axes_are_scalars_of_numpy():
+    for x in (2.0, np.float64(2.0), np.array(2.0)):
+        for f in (lambda x: x * x, lambda x: x + 1.0, lambda x: 3.0 + 0 * x, lambda x: x):
+            found = [ag.grad(f)(x), ag.value_and_grad(f)(x)[1], ag.elementwise_grad(f)(x), ag.make_vjp(f)(x)[0](1.0)]
+            found += [ag.grad(lambda p, f=f: f(p["a"]))({"a": x})["a"], ag.make_jvp(f)(x)(1.0)[1]]
+            assert {type(each) for each in found} == {np.float64}
+    assert ag.jacobian(lambda x: x * X)(np.array(2.0)).tolist() == X.tolist()
+
+
 def test_grad_by_another_argument_or_by_several():
     def f(a, b, scale=1.0):
         return anp.sum(a * b) * scale
@@ -457,6 +466,7 @@ def test_traced_values_are_seen_as_what_they_hold():
 
     def f(x):
         assert isinstance(x, anp.numpy_boxes.ArrayBox)
+        assert isinstance(x, extend.Box)
         seen.extend([tracer.isbox(x), tracer.getval(x), builtins.isinstance(x, np.ndarray), builtins.type(x)])
         return anp.sum(x)
 
@@ -465,6 +475,9 @@ def test_traced_values_are_seen_as_what_they_hold():
     assert seen[1].tolist() == X.tolist()
     assert seen[2:] == [True, np.ndarray]
     assert not tracer.isbox(X)
+    assert not isinstance(X, extend.Box)
+    assert issubclass(type(gradmgr.tensor(1.0)), extend.Box)
+    assert extend.Box is core.Box is tracer.Box
     assert builtins.dict(a=1) == {"a": 1}
     assert builtins.tuple(builtins.list((1, 2))) == (1, 2)
 
@@ -505,6 +518,25 @@ def test_optimizers_take_their_first_step_and_converge(optimizer, step):
     close(made["y"], [2.0, 2.0, 2.0], atol=0.06)
 
 
+def test_an_optimizer_of_vectors_is_made_one_of_containers():
+    seen = []
+
+    @optimizers.unflatten_optimizer
+    def newton(grad, x, callback=None, steps=1):
+        for i in range(steps):
+            g = grad(x, i)
+            callback(x, i, g)
+            x = x - g / 2  # of the sum of squares the Hessian is 2
+        return x
+
+    target = {"x": 1.0, "y": (2.0, M)}
+    slope = ag.grad(lambda p, i: sum(anp.sum(d**2) for d in (p["x"] - 1.0, p["y"][0] - 2.0, p["y"][1] - M)))
+    made = newton(slope, {"x": 5.0, "y": (0.0, 0 * M)}, lambda p, i, g: seen.append((p["x"], i, g["x"])), steps=2)
+    assert seen == [(5.0, 0, 8.0), (1.0, 1, 0.0)]
+    assert type(made["y"]) is tuple
+    close(flatten(made)[0], flatten(target)[0])
+
+
 def test_a_fixed_point_has_the_derivatives_of_what_it_converges_to():
     def root(a):
         return fixed_points.fixed_point(lambda a: lambda x: (x + a / x) / 2, a, 1.0, lambda x, y: abs(x - y), 1e-12)
@@ -537,6 +569,24 @@ def test_check_grads_passes_right_derivatives_and_rejects_wrong_ones():
         test_util.check_grads(doubled, modes=["rev"])(1.0)
     with pytest.raises(ValueError, match="modes"):
         test_util.check_grads(anp.sin, modes=["back"])(X)
+
+
+def test_single_checks_pass_what_agrees_and_reject_what_does_not():
+    np.random.seed(0)
+    assert test_util.scalar_close(2.0, 2.0 + 1e-7)
+    assert not test_util.scalar_close(2.0, 2.0 + 1e-5)
+    assert test_util.scalar_close(1e8, 1e8 + 1.0)  # relatively
+    test_util.check_equivalent({"a": X}, {"a": X + 1e-9})
+    for other in ({"a": X + 1e-3}, {"a": X.astype(np.float32)}, {"b": X}, [X]):
+        with pytest.raises(AssertionError, match=r"differ|different spaces"):
+            test_util.check_equivalent({"a": X}, other)
+    wrong = extend.primitive(lambda x: anp.sin(x))
+    extend.defvjp(wrong, lambda ans, x: lambda g: 1.01 * g * anp.cos(x))
+    extend.defjvp(wrong, lambda g, ans, x: 1.01 * g * anp.cos(x))
+    for check, said in ((test_util.check_vjp, "VJP"), (test_util.check_jvp, "JVP")):
+        check(anp.sin, X)
+        with pytest.raises(AssertionError, match=rf"\({said}\) check of <lambda> failed"):
+            check(wrong, X)
 
 
 # ---------------------------------------------------------------- names of old programs, and of autograd's inside
@@ -667,9 +717,11 @@ def test_const_graph_gives_the_values_of_the_function():
         lambda: tracer.trace(None, anp.sin, X),
         lambda: tracer.new_box(X, 0, None),
         lambda: tracers.full_graph(anp.sin, X),
+        lambda: type("Own", (extend.Box, dict), {}),
+        lambda: extend.Box.register(str),
     ],
 )
-def test_what_depends_on_autograds_nodes_is_refused_in_words(use):
+def test_what_depends_on_autograds_nodes_and_boxes_is_refused_in_words(use):
     with pytest.raises(NotImplementedError, match="gradmgr"):
         use()
 
@@ -950,6 +1002,39 @@ def test_odeint_is_differentiable_in_start_times_and_arguments():
 # ---------------------------------------------------------------- whole programs
 
 
+def test_a_series_summed_until_its_terms_are_small_is_differentiated():
+    """autograd's tutorial: a loop that is left by a traced value; the terms of the derivative are those of cosine."""
+
+    def sine(x):
+        total = term = x
+        n = 1
+        while anp.abs(term) > 1e-12:
+            term = -term * x**2 / ((n + 1) * (n + 2))
+            total = total + term
+            n += 2
+        return total
+
+    close(ag.grad(sine)(np.pi), -1.0, rtol=1e-10)
+    close(ag.grad(ag.grad(sine))(np.pi / 2), -1.0, rtol=1e-8)
+
+
+def test_tanh_of_exponentials_has_its_derivatives_with_branches_and_containers():
+    """autograd's first example, and the tutorial's control flow on arguments of nested containers."""
+
+    def tanh(x):
+        if x < 0:
+            return -tanh(-x)
+        shrunk = anp.exp(-2 * x)
+        return (1.0 - shrunk) / (1.0 + shrunk)
+
+    for x in (-1.5, 1.5):
+        close(ag.grad(tanh)(x), 1 - np.tanh(x) ** 2)
+        close(ag.grad(ag.grad(tanh))(x), -2 * np.tanh(x) * (1 - np.tanh(x) ** 2))
+    of_pairs = ag.grad(lambda p: tanh(p[0]["x"]) * p[1])(({"x": 1.5}, 2.0))
+    close(of_pairs[0]["x"], 2 * (1 - np.tanh(1.5) ** 2))
+    close(of_pairs[1], np.tanh(1.5))
+
+
 def test_logistic_regression_learns_to_separate():
     rng = np.random.RandomState(0)
     inputs = rng.randn(20, 3)
@@ -983,6 +1068,40 @@ def test_a_neural_network_fits_by_adam_on_a_list_of_layers():
         return anp.mean((predict(params, inputs) - targets) ** 2)
 
     assert loss(optimizers.adam(ag.grad(loss), params, num_iters=250, step_size=0.03)) < 0.02 * loss(params)
+
+
+def test_a_bayesian_network_raises_the_bound_on_its_evidence():
+    """Variational inference by samples of the weights, all networks in one call, as autograd's example has it."""
+    npr = anp.random.RandomState(0)
+    shapes = ((1, 5), (5, 1))
+    size = sum((m + 1) * n for m, n in shapes)
+    inputs = np.linspace(-1, 1, 12)[:, None]
+    targets = np.cos(3 * inputs) + 0.05 * npr.randn(12, 1)
+
+    def predict(weights):
+        x, start = anp.expand_dims(inputs, 0), 0
+        for m, n in shapes:
+            w = anp.reshape(weights[:, start : start + m * n], (-1, m, n))
+            b = anp.reshape(weights[:, start + m * n : start + (m + 1) * n], (-1, 1, n))
+            pre, start = anp.einsum("kbm,kmn->kbn", x, w) + b, start + (m + 1) * n
+            x = anp.exp(-(pre**2))
+        return pre
+
+    def log_density(weights):
+        misfit = anp.sum((predict(weights) - targets) ** 2, axis=(1, 2)) / 0.02
+        return -anp.sum(weights**2, axis=1) / 2 - misfit
+
+    def bound(q, noise):
+        mean, log_std = q
+        return anp.sum(log_std) + anp.mean(log_density(mean + noise * anp.exp(log_std)))
+
+    q, noise = [0.3 * npr.randn(size), np.full(size, -3.0)], npr.randn(6, size)
+    of_mean, of_log_std = ag.grad(bound)(q, noise)
+    close(of_mean, quotient(lambda m: bound([m, q[1]], noise), (q[0],), 0), rtol=1e-5, atol=1e-6)
+    close(of_log_std, quotient(lambda s: bound([q[0], s], noise), (q[1],), 0), rtol=1e-5, atol=1e-6)
+    fitted = optimizers.adam(lambda q, i: ag.grad(lambda q: -bound(q, npr.randn(6, size)))(q), q, None, 120, 0.05)
+    assert bound(fitted, noise) > bound(q, noise) / 5  # both are negative
+    assert np.std(predict(fitted[0][None])[0] - targets) < 0.3 * np.std(targets)
 
 
 def test_a_fluid_is_steered_through_its_simulation():

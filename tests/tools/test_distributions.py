@@ -889,6 +889,8 @@ def test_wrong_parameters_are_refused():
     ):
         with pytest.raises(error, match=message):
             make()
+    with pytest.raises(TypeError, match=r"independent takes a constraint, such as constraints.real, .*; found int"):
+        distributions.constraints.independent(3, 1)
     assert distributions.Normal(0.0, -1.0, validate_args=False).scale == -1.0
     distributions.MultivariateNormal(LOC[:2], scale_tril=[[1.0, 0.5], [0.0, -1.0]], validate_args=False)
     rounded = COVARIANCE.astype(np.float32)

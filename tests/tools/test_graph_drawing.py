@@ -94,6 +94,8 @@ def test_errors():
             y = w * 2
         with pytest.raises(RuntimeError, match="before backward"):
             to_mermaid(y)
+        with pytest.raises(TypeError, match=r"a picture is drawn of a Tensor, a list of Tensors, .*; found int"):
+            to_svg(3)
         with pytest.raises(TypeError, match="number 1 is ndarray"):
             to_dot([w, np.ones(2)])
         gm.backward(w.sum())

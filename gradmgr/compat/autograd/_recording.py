@@ -63,11 +63,17 @@ class Point:
         """Return gradients of the values that vary, None for zeros, in the container; zeros for other numbers."""
         found = [zeros_of(t) if g is None else g for g, t in zip(found, self.tensors, strict=True)]
         if self.is_one:
-            return conjugate(as_kind_of(new_tensors(found)[0], self.leaves[0]))
+            return conjugate(_scalar_or_array(new_tensors(found)[0], self.leaves[0]))
         made = iter(new_tensors(found))
         pairs = zip(self.leaves, self.is_varied, strict=True)
-        leaves = [conjugate(as_kind_of(next(made), leaf)) if varied else _zero(leaf) for leaf, varied in pairs]
+        leaves = [conjugate(_scalar_or_array(next(made), leaf)) if varied else _zero(leaf) for leaf, varied in pairs]
         return rebuilt(self.given, iter(leaves))
+
+
+def _scalar_or_array(made: Tensor, leaf: Any) -> Any:
+    """Return a derivative as what its leaf is; without axes as a NumPy scalar, as programs of autograd format it."""
+    value = as_kind_of(made, leaf)
+    return value if isinstance(value, Tensor) or value.shape else value[()]
 
 
 def _as_floating(leaf: Any) -> Any:

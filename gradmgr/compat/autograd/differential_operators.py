@@ -14,7 +14,7 @@ import gradmgr.numpy as gnp
 from gradmgr import errors
 from gradmgr._arrays import libraries
 from gradmgr._engine.containers import leaves_of
-from gradmgr._engine.tensor import raw
+from gradmgr._engine.tensor import Tensor, raw
 from gradmgr._transforms import checkpoint as _checkpoints
 from gradmgr.compat.autograd import core
 from gradmgr.compat.autograd._recording import Recording, value_and_tangent
@@ -306,7 +306,7 @@ def grad_and_aux(fun: Function, x: Any) -> Any:
 
 
 def _zeros(leaf: Any) -> Any:
-    return np.zeros_like(_array(leaf)) if isinstance(leaf, (core.Box, np.ndarray, np.generic, float)) else 0.0
+    return np.zeros_like(_array(leaf)) if isinstance(leaf, (Tensor, np.ndarray, np.generic, float)) else 0.0
 
 
 def multigrad_dict(fun: Function) -> Function:
@@ -342,7 +342,7 @@ def checkpoint(fun: Function) -> Function:
 
     @functools.wraps(fun, updated=())
     def call(*args: Any, **kwargs: Any) -> Any:
-        if not any(isinstance(leaf, core.Box) for leaf in leaves_of([args, kwargs])):
+        if not any(isinstance(leaf, Tensor) for leaf in leaves_of([args, kwargs])):
             return fun(*args, **kwargs)
         return _checkpoints.checkpoint(fun, *args, **kwargs)
 

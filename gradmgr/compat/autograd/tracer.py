@@ -10,7 +10,43 @@ from gradmgr.compat.autograd._primitive import notrace_primitive, primitive, reg
 
 __all__ = ["Box", "Node", "getval", "isbox", "new_box", "notrace_primitive", "primitive", "register_notrace", "trace"]
 
-Box = Tensor
+
+class _ClassOfBoxes(type):
+    """The class of `Box`, which makes every Tensor an instance of it, as autograd's traced values are."""
+
+    def __instancecheck__(cls, instance: Any) -> bool:
+        return isinstance(instance, Tensor)
+
+    def __subclasscheck__(cls, subclass: type) -> bool:
+        return issubclass(subclass, Tensor)
+
+
+class Box(metaclass=_ClassOfBoxes):
+    """What traced values are instances of. No class can be derived from it, nor further types be registered.
+
+    Raises:
+        NotImplementedError: a class is derived from it, or `Box.register` is called.
+
+    >>> from gradmgr.compat.autograd import grad
+    >>> from gradmgr.compat.autograd.tracer import Box
+    >>> grad(lambda x: x * isinstance(x, Box))(3.0), isinstance(3.0, Box)
+    (np.float64(1.0), False)
+    """
+
+    def __init_subclass__(cls) -> NoReturn:
+        raise NotImplementedError(
+            f"class {cls.__name__}(Box): a traced value is always a gradmgr.Tensor, and there are no boxes for other "
+            "types; write the type as a dataclass of arrays, which gradmgr differentiates by, and its operations as "
+            "functions of these arrays"
+        )
+
+    @classmethod
+    def register(cls, value_type: Any) -> NoReturn:
+        """Raise: values of further types are not traced."""
+        raise NotImplementedError(
+            f"Box.register({value_type!r}): gradmgr traces arrays and numbers in nested lists, tuples, dicts and "
+            "dataclasses, and no other types; make the type a dataclass"
+        )
 
 
 def isbox(x: Any) -> bool:

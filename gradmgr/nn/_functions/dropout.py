@@ -14,7 +14,7 @@ from gradmgr._arrays.memory_order import with_channels_last
 from gradmgr._engine.context import check_may_draw
 from gradmgr._engine.op import Function, linear
 from gradmgr._engine.tensor import raw
-from gradmgr.nn._functions.arguments import check_inexact, one_array
+from gradmgr.nn._functions.arguments import check_inexact, number, one_array
 
 # The mask, one byte per element, is a constant: derivatives of all orders use the same one.
 _dropout: Function = linear(
@@ -48,7 +48,7 @@ def dropout(
     Raises:
         ValueError: p is not from 0 to 1.
         DtypeError: the input is of integers or booleans.
-        TypeError: rng is a seed, or a generator of another kind.
+        TypeError: p is not a number; rng is a seed, or a generator of another kind.
         RandomnessError: it is called inside a vmap with randomness="error".
 
     >>> import numpy as np
@@ -58,7 +58,7 @@ def dropout(
     """
     x = one_array(input)
     check_inexact("dropout", input=x)
-    if not 0 <= p <= 1:
+    if not 0 <= number(p, "p", "dropout") <= 1:
         raise ValueError(f"dropout: p is a probability, from 0 to 1; found {p!r}")
     if rng is not None:
         generator(rng, "dropout")

@@ -420,12 +420,12 @@ _mean_adjoint: Function = linear(
 # ---------------------------------------------------------------- public functions
 
 
-def _windows(
+def check_windows(
     asked: str, axes: int, x: Any, kernel_size: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: bool
-) -> Geometry:
-    """Check the arguments and return the geometry of the windows."""
+) -> tuple[tuple[int, ...], ...]:
+    """Check the arguments and return, by axis: size, kernel, number of windows, stride, padding and dilation."""
     check_floating(asked, input=x)
-    plane = "height, width" if axes == 2 else "length"
+    plane = ("length", "height, width", "depth, height, width")[axes - 1]
     if x.ndim not in (axes + 1, axes + 2) or 0 in x.shape[-axes - 1 :]:
         raise errors.ShapeError(
             f"{asked} takes an input of shape (batch, channels, {plane}), or without the batch, with at least one "
@@ -454,7 +454,20 @@ def _windows(
             f"{asked}: a window would have all of its taps outside of the plane; input {x.shape}, kernel_size "
             f"{kernel_size!r}, stride {stride!r}, padding {padding!r}, dilation {dilation!r}"
         )
-    return geometry_of(size, kernel, out, steps, zeros, gaps)
+    return size, kernel, out, steps, zeros, gaps
+
+
+def _windows(asked: str, axes: int, x: Any, *settings: Any) -> Geometry:
+    """Check the arguments, those of `check_windows`, and return the geometry of the windows."""
+    return geometry_of(*check_windows(asked, axes, x, *settings))
+
+
+def check_divisor(divisor_override: Any, asked: str) -> int | None:
+    """Return a divisor of sums, which is None or an integer other than 0."""
+    divisor = None if divisor_override is None else integer(divisor_override, "divisor_override", asked)
+    if divisor == 0:
+        raise ValueError(f"{asked}: divisor_override must not be 0")
+    return divisor
 
 
 def _has_empty(size: int, kernel: int, out: int, stride: int, padding: int, dilation: int) -> bool:
@@ -643,9 +656,7 @@ def avg_pool2d(
     """
     x = lift(input)
     geometry = _windows("avg_pool2d", 2, x, kernel_size, stride, padding, 1, ceil_mode)
-    divisor = None if divisor_override is None else integer(divisor_override, "divisor_override", "avg_pool2d")
-    if divisor == 0:
-        raise ValueError("avg_pool2d: divisor_override must not be 0")
+    divisor = check_divisor(divisor_override, "avg_pool2d")
     return _apply_mean_pool(2, x, geometry, divisor, count_include_pad)
 
 

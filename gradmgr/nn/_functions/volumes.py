@@ -15,7 +15,7 @@ from gradmgr._arrays import libraries
 from gradmgr._engine.tensor import Tensor, raw, wrap
 from gradmgr.nn._functions.arguments import check_inexact, check_word, integer, one_array, triple
 from gradmgr.nn._functions.convolution import conv2d, conv_transpose2d
-from gradmgr.nn._functions.pooling import avg_pool1d, avg_pool2d, max_pool1d, max_pool2d
+from gradmgr.nn._functions.pooling import avg_pool1d, avg_pool2d, check_divisor, check_windows, max_pool1d, max_pool2d
 from gradmgr.nn._functions.resampling import pad
 from gradmgr.ops.pick import take_along_axis
 from gradmgr.ops.positions import gather, gather_back
@@ -185,13 +185,6 @@ def conv_transpose3d(
 # ---------------------------------------------------------------- pooling
 
 
-def _check_volumes(asked: str, x: Any) -> None:
-    if x.ndim not in (4, 5):
-        raise errors.ShapeError(
-            f"{asked} takes (batch, channels, depth, height, width), or without the batch; found {x.shape}"
-        )
-
-
 def _by_depth(x: Any) -> tuple[Any, Any]:
     """Return the lines along the depth as (..., depth), and what shape to give the result."""
     lines = moveaxis(x, -3, -1)
@@ -235,10 +228,7 @@ def max_pool3d(
     7.0
     """
     x = one_array(input)
-    _check_volumes("max_pool3d", x)
-    size = triple(kernel_size, "kernel_size", "max_pool3d")
-    step = size if stride is None else triple(stride, "stride", "max_pool3d")
-    edge, gap = triple(padding, "padding", "max_pool3d"), triple(dilation, "dilation", "max_pool3d")
+    _, size, _, step, edge, gap = check_windows("max_pool3d", 3, x, kernel_size, stride, padding, dilation, ceil_mode)
     planes = reshape(x, (-1, 1, *x.shape[-2:]))
     found = max_pool2d(planes, size[1:], step[1:], edge[1:], gap[1:], ceil_mode, return_indices)
     z, within = found if return_indices else (found, found)
@@ -286,14 +276,12 @@ def avg_pool3d(
     3.5
     """
     x = one_array(input)
-    _check_volumes("avg_pool3d", x)
-    size = triple(kernel_size, "kernel_size", "avg_pool3d")
-    step = size if stride is None else triple(stride, "stride", "avg_pool3d")
-    edge = triple(padding, "padding", "avg_pool3d")
+    _, size, _, step, edge, _ = check_windows("avg_pool3d", 3, x, kernel_size, stride, padding, 1, ceil_mode)
+    divisor = check_divisor(divisor_override, "avg_pool3d")
     planes = reshape(x, (-1, 1, *x.shape[-2:]))
-    z = avg_pool2d(planes, size[1:], step[1:], edge[1:], ceil_mode, count_include_pad, divisor_override)
+    z = avg_pool2d(planes, size[1:], step[1:], edge[1:], ceil_mode, count_include_pad, divisor)
     lines, lead = _by_depth(reshape(z, (*x.shape[:-2], *z.shape[-2:])))
-    if divisor_override is None:
+    if divisor is None:
         return _from_depth(avg_pool1d(lines, size[0], step[0], edge[0], ceil_mode, count_include_pad), lead)
     rows = expand_dims(lines, -2)  # lines have no other divisor, planes of one row have
     z = avg_pool2d(rows, (1, size[0]), (1, step[0]), (0, edge[0]), ceil_mode, True, 1)

@@ -17,7 +17,7 @@ import numpy as np
 from gradmgr import errors
 from gradmgr._arrays import libraries
 from gradmgr._arrays.batched import innermost
-from gradmgr.nn._functions.arguments import pair, single
+from gradmgr.nn._functions.arguments import pair, single, triple
 from gradmgr.ops.convert import is_half
 from gradmgr.ops.shape import reshape
 
@@ -179,11 +179,11 @@ def accumulation_dtype(dtype: Any) -> Any:
 
 
 def sizes(value: Any, least: int, axes: int, name: str, asked: str) -> tuple[int, ...]:
-    """Return one integer for each axis of a plane; raise if one is less than `least`."""
+    """Return one integer for each axis of a line, plane or volume; raise if one is less than `least`."""
     if value.__class__ is int:  # the common case, without a call
         read: tuple[int, ...] = (value,) * axes
     else:
-        read = (single if axes == 1 else pair)(value, name, asked)
+        read = (single, pair, triple)[axes - 1](value, name, asked)
     if min(read) < least:
         raise errors.ShapeError(f"{asked}: {name} must be at least {least}; found {value!r}")
     return read

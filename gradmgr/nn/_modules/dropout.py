@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from gradmgr._arrays.drawing import generator
 from gradmgr.nn import functional
-from gradmgr.nn._functions.arguments import check_not_in_place
+from gradmgr.nn._functions.arguments import check_not_in_place, number
 from gradmgr.nn._modules.module import Module
 from gradmgr.nn._modules.parameters import Rng
 
@@ -27,6 +27,7 @@ class Dropout(ArrayModule):
 
     Raises:
         ValueError: p is not from 0 to 1.
+        TypeError: p is not a number.
 
     >>> import numpy as np
     >>> from gradmgr import nn
@@ -38,7 +39,7 @@ class Dropout(ArrayModule):
     def __init__(self, p: float = 0.5, inplace: bool = False, *, rng: Rng = None) -> None:
         super().__init__()
         check_not_in_place(inplace, "Dropout")
-        if not 0 <= p <= 1:
+        if not 0 <= number(p, "p", "Dropout") <= 1:
             raise ValueError(f"Dropout: p must be from 0 to 1; found {p}")
         self.p = p
         self.rng = generator(rng, "Dropout")
