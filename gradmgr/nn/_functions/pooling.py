@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -420,10 +420,21 @@ _mean_adjoint: Function = linear(
 # ---------------------------------------------------------------- public functions
 
 
+class Windows(NamedTuple):
+    """The windows of a pooling function, each attribute by axis; `out` is how many there are."""
+
+    size: tuple[int, ...]
+    kernel: tuple[int, ...]
+    out: tuple[int, ...]
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+
+
 def check_windows(
     asked: str, axes: int, x: Any, kernel_size: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: bool
-) -> tuple[tuple[int, ...], ...]:
-    """Check the arguments and return, by axis: size, kernel, number of windows, stride, padding and dilation."""
+) -> Windows:
+    """Check the arguments of a pooling function and return its windows."""
     check_floating(asked, input=x)
     plane = ("length", "height, width", "depth, height, width")[axes - 1]
     if x.ndim not in (axes + 1, axes + 2) or 0 in x.shape[-axes - 1 :]:
@@ -454,7 +465,7 @@ def check_windows(
             f"{asked}: a window would have all of its taps outside of the plane; input {x.shape}, kernel_size "
             f"{kernel_size!r}, stride {stride!r}, padding {padding!r}, dilation {dilation!r}"
         )
-    return size, kernel, out, steps, zeros, gaps
+    return Windows(size, kernel, out, steps, zeros, gaps)
 
 
 def _windows(asked: str, axes: int, x: Any, *settings: Any) -> Geometry:
