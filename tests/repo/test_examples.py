@@ -414,17 +414,17 @@ def resident(process):
     return int(re.search(r"^VmRSS:\s+(\d+) kB$", status, flags=re.MULTILINE)[1]) / 1024
 
 
-# Measured: it grows by 0.1 to 0.2 MiB; by 73, 39 and 4 MiB where the steps keep their gradients.
+# Measured: it grows by less than 0.1 MiB; by 26, 11 and 84 MiB where the steps keep their gradients.
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="resident memory is read from Linux's /proc")
 @pytest.mark.parametrize(
     ("script", "options"),
     [
-        ("data_parallel.py", ("--epochs", "40")),  # of 29 steps
-        ("hogwild.py", ("--threads", "2", "--steps", "2000")),
-        ("maml.py", ("--steps", "1000")),
+        ("data_parallel.py", ("--epochs", "12")),  # of 29 steps
+        ("hogwild.py", ("--threads", "2", "--steps", "600")),
+        ("maml.py", ("--steps", "500")),
     ],
 )
-def test_a_thousand_steps_leave_memory_flat(tmp_path, script, options):
+def test_hundreds_of_steps_leave_memory_flat(tmp_path, script, options):
     seen = []
     with subprocess.Popen(  # noqa: S603  # our own file, with the running interpreter
         start_of(script, options),
