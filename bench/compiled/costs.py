@@ -164,8 +164,8 @@ _QUICK_REPLAYS = 1000
 _BEFORE = 500  # steps whose memory does not count
 _TRACED_PART = 10  # of the steps: under tracemalloc they take several times as long
 _FLAT_NOTE = (
-    f"what steps leave, after {_BEFORE} others: bytes by the system's count, and blocks of Python's allocator; and\n"
-    f"after these what a tenth as many leave by tracemalloc's count, of arrays and of Python's objects"
+    f"what steps leave, after {_BEFORE} others: bytes by the system's count, blocks of Python's allocator; and what a\n"
+    "tenth as many leave after these by tracemalloc's count, of arrays and of Python's objects"
 )
 
 
@@ -292,8 +292,8 @@ def tables(pace: Pace, threads: int, only: str = "") -> Iterator[Table]:
 
 def main() -> None:
     what, label, name, threads, *steps = sys.argv[1:]
-    measure: Callable[..., dict[str, float]] = {"peak": peaks, "left": left}[what]
-    print(json.dumps(measure(_maker(label, name, int(threads)), *map(int, steps))))
+    measures: dict[str, Callable[..., dict[str, float]]] = {"peak": peaks, "left": left}
+    print(json.dumps(measures[what](_maker(label, name, int(threads)), *map(int, steps))))
 
 
 if __name__ == "__main__":

@@ -58,6 +58,7 @@ import gradmgr
 import gradmgr.numpy as gnp
 from gradmgr import GradManager, Tensor, errors, forward_ad, functional, graph, nn, optim, tensor
 from gradmgr._arrays import native_kernels
+from gradmgr._engine.cleanup import without_full_collections
 from gradmgr.profiler import profile
 
 compile = functools.partial(gradmgr.compile, exact=True)  # bits are compared; test_fused.py is on the other level
@@ -1965,11 +1966,47 @@ def test_ten_thousand_replays_leave_nothing(native: bool | None) -> None:
         tracemalloc.stop()
 
 
+def test_no_full_collections_while_a_function_is_captured() -> None:
+    before, seen = gc.get_threshold(), set[tuple[int, ...]]()
+
+    @functools.partial(compile, native=False)
+    def power(x: Tensor) -> Tensor:
+        for _ in range(1000):
+            x = x * 1.01
+        return x
+
+    def note(phase: str, info: dict[str, int]) -> None:
+        seen.add(gc.get_threshold())
+
+    gc.callbacks.append(note)
+    try:
+        power(tensor([1.0]))
+    finally:
+        gc.callbacks.remove(note)
+    assert any(found[:2] == before[:2] and found[2] > 10**6 for found in seen)
+    assert gc.get_threshold() == before
+
+
+def test_thresholds_of_the_garbage_collector_are_put_back() -> None:
+    before = gc.get_threshold()
+    *young, full = without_full_collections(gc.get_threshold)
+    assert (*young,) == before[:2]
+    assert full > 10**6
+    with pytest.raises(KeyError):
+        without_full_collections({}.__getitem__, "nothing")
+    assert gc.get_threshold() == before
+    try:
+        without_full_collections(gc.set_threshold, 5000, 20, 30)
+        assert gc.get_threshold() == (5000, 20, 30)  # what the function chooses stays
+    finally:
+        gc.set_threshold(*before)
+
+
 @pytest.mark.parametrize("native", [False, None], ids=["plain", "native"])
 def test_a_program_does_not_hold_the_calls_that_it_was_made_of(native: bool | None) -> None:
     def count() -> int:
         gc.collect()
-        return sum(type(found).__name__ in ("Call", "Step", "Layout") for found in gc.get_objects())
+        return sum(type(found).__name__ in ("Call", "Step", "Run", "Layout") for found in gc.get_objects())
 
     @functools.partial(compile, native=native)
     def power(x: Tensor) -> Tensor:
