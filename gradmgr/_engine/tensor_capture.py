@@ -14,6 +14,7 @@ or of a hook, whose Python code must run each time. After such a call the tensor
 from __future__ import annotations
 
 import functools
+import os
 import threading
 import weakref
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -1003,6 +1004,17 @@ def _end_turn() -> None:
         slots._array = _array_slot
         slots._grad = _grad_slot
         _turn.pop("thread", None)
+
+
+def _forget_turn() -> None:
+    """End, in a child process, a capture of a thread that it does not have."""
+    if _turn.get("thread", threading.get_ident()) != threading.get_ident():
+        _turn["thread"] = threading.get_ident()
+        _end_turn()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_turn)
 
 
 def see(owner: Any, read: Callable[[Any], Any], what: str) -> None:
