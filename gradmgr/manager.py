@@ -350,6 +350,7 @@ class GradManager(_Recording):
     def _begin(self) -> Tape:
         if capturing() is not None:
             see(self, _state_of, "what is attached to a GradManager")
+            capturing().note_leaves(self._attachments.tensors())
         with write_lock.lock:  # of two threads that record one gets the error
             if self._tape is not None or self._in_backward.locked():
                 self._check_idle()

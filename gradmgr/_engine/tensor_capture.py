@@ -14,6 +14,7 @@ or of a hook, whose Python code must run each time. After such a call the tensor
 from __future__ import annotations
 
 import functools
+import os
 import threading
 import weakref
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -111,9 +112,21 @@ class _Known(weakref.ref[Tensor]):
         knows_grad: whether its gradient was read or written.
         is_grad_changed: whether the gradient must be written by a replay.
         is_late: whether a call that is made as a whole may have changed it, so that reading it must come after.
+        is_unseen: whether it comes from outside, and its array was not read or written yet.
+        is_grad_unseen: likewise of its gradient.
     """
 
-    __slots__ = ("array", "is_changed", "is_grad_changed", "is_late", "key", "knows_grad", "slot")
+    __slots__ = (
+        "array",
+        "is_changed",
+        "is_grad_changed",
+        "is_grad_unseen",
+        "is_late",
+        "is_unseen",
+        "key",
+        "knows_grad",
+        "slot",
+    )
 
     def __init__(self, t: Tensor, forget: Callable[[Any], None]) -> None:
         super().__init__(t, forget)  # type: ignore[call-arg]  # as weakref.ref takes it
@@ -121,6 +134,7 @@ class _Known(weakref.ref[Tensor]):
         self.slot: Slot | None = None
         self.array: CapturedArray | None = None
         self.is_changed = self.knows_grad = self.is_grad_changed = self.is_late = False
+        self.is_unseen = self.is_grad_unseen = False
 
 
 def _forget(capture: weakref.ref[TensorCapture], known: _Known) -> None:
@@ -320,6 +334,7 @@ class TensorCapture(Capture):
         "_found",
         "_has_late",
         "_known",
+        "_leaves",
         "_left",
         "_replayed",
         "changes_state",
@@ -343,6 +358,7 @@ class TensorCapture(Capture):
         self._known: dict[int, _Known] = {}  # by the identity of a tensor
         self._replayed: list[_Known] = []  # those that have a slot
         self._has_late = False  # whether a call that may change any tensor was made as a whole
+        self._leaves: list[weakref.ref[Tensor]] = []  # of managers that have begun to record before
         self._found: dict[int, Any] = {}  # what arrays that come from outside were, by slot
         self._left: dict[int, Any] = {}  # what arrays that leave were, likewise
 
@@ -452,6 +468,7 @@ class TensorCapture(Capture):
     def _enter_input(self, t: Tensor) -> _Known:
         known = self._enter_replayed(t)
         self.inputs.append(known.slot)  # type: ignore[arg-type]  # it has one now
+        known.is_unseen = known.is_grad_unseen = True
         return known
 
     def _known_or_outer(self, t: Tensor) -> _Known:
@@ -496,8 +513,14 @@ class TensorCapture(Capture):
 
     def _read_again(self, known: _Known, array: Any) -> CapturedArray:
         """Capture an array as what a replay finds in the tensor."""
+        captured = self._append_read(self.calls if known.is_late else self.reads, known, array)
+        if known.is_late and known.is_unseen:
+            self._append_read(self.reads, known, array)  # before the first effect, too: a replay can be given up then
+        known.is_unseen = False
+        return captured
+
+    def _append_read(self, calls: list[Call], known: _Known, array: Any) -> CapturedArray:
         captured = self.add_elsewhere(array)
-        calls = self.calls if known.is_late else self.reads
         calls.append(Call(array_of, (known.slot,), {}, captured.slot, None, self.place()))
         self._append_layouts(calls, [captured])
         return captured
@@ -523,27 +546,48 @@ class TensorCapture(Capture):
             value = value.inner
         else:
             known.array = None if value is None or isinstance(value, Batched) else self.add_constant(value)
-        known.is_changed = True
+        known.is_changed, known.is_unseen = True, False
         _array_slot.__set__(t, value)
 
     def read_grad(self, t: Tensor) -> Any:
         """Return the gradient of a tensor, of which a replay must find whether it is there."""
         known = self._known_or_outer(t)
         if known.slot is not None and not known.knows_grad:
-            known.knows_grad = True
-            grad = _get(_grad_slot, t)
-            calls = self.calls if known.is_late else self.reads
-            line = self.place()
-            calls.append(Call(has_grad, (known.slot,), {}, None, grad is not None, line))
-            if grad is not None and id(grad) not in self._known:
-                calls.append(Call(grad_of, (known.slot,), {}, self._enter_replayed(grad).slot, None, line))
+            self._append_grad_read(known, _get(_grad_slot, t))
         return _grad_slot.__get__(t)
+
+    def _append_grad_read(self, known: _Known, grad: Tensor | None) -> None:
+        calls = self.calls if known.is_late else self.reads
+        place = self.place()
+        guard = Call(has_grad, (known.slot,), {}, None, grad is not None, place)
+        calls.append(guard)
+        if known.is_late and known.is_grad_unseen:
+            self.reads.append(guard)  # before the first effect, too: a replay can be given up then
+        if grad is not None and id(grad) not in self._known:
+            calls.append(Call(grad_of, (known.slot,), {}, self._enter_replayed(grad).slot, None, place))
+        known.knows_grad, known.is_grad_unseen = True, False
 
     def write_grad(self, t: Tensor, value: Tensor | None) -> None:
         """Give a tensor another gradient."""
         known = self._known_or_outer(t)
         known.knows_grad = known.is_grad_changed = True
+        known.is_grad_unseen = False
         _grad_slot.__set__(t, value)
+
+    def note_leaves(self, tensors: Iterable[Tensor]) -> None:
+        """Note the tensors that get gradients."""
+        self._leaves += map(weakref.ref, tensors)
+
+    def _read_leaves(self) -> None:
+        """Read arrays and gradients of leaves before a call that may change them, as only then they can be guarded."""
+        for leaf in self._leaves:
+            t = leaf()
+            if t is None or (known := self._known_or_outer(t)).slot is None or known.is_late:
+                continue
+            self.read_array(t)
+            if not known.knows_grad:
+                self._append_grad_read(known, _get(_grad_slot, t))
+        self._leaves.clear()
 
     def _check_gradients_differ(self) -> None:
         """Guard that no two names stand for one Tensor, as gradients that a program assigns may."""
@@ -642,6 +686,8 @@ class TensorCapture(Capture):
             replayed: what a replay calls in its place, for results of the same kind.
         """
         given, given_by_name = map_leaves(self._slot_or_value, (args, dict(keywords)))
+        if changes is None:
+            self._read_leaves()
         self._write_all()
         set_capturing(None)
         try:
@@ -958,6 +1004,17 @@ def _end_turn() -> None:
         slots._array = _array_slot
         slots._grad = _grad_slot
         _turn.pop("thread", None)
+
+
+def _forget_turn() -> None:
+    """End, in a child process, a capture of a thread that it does not have."""
+    if _turn.get("thread", threading.get_ident()) != threading.get_ident():
+        _turn["thread"] = threading.get_ident()
+        _end_turn()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_turn)
 
 
 def see(owner: Any, read: Callable[[Any], Any], what: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from types import TracebackType
 
@@ -16,8 +17,14 @@ class _Turns:
         self.parallel = True
         self.lock = threading.RLock()
 
+    def forget(self) -> None:
+        """Wait, in a child process, for no thread that it does not have."""
+        self.lock = threading.RLock()
+
 
 turns = _Turns()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=turns.forget)
 
 
 class set_multithreading_enabled:  # noqa: N801  # torch's spelling

@@ -15,6 +15,7 @@ and then read the slot, which is guarded by now. There no buffer is written in p
 
 from __future__ import annotations
 
+import os
 import sys
 import sysconfig
 import threading
@@ -26,6 +27,8 @@ from gradmgr._engine.cleanup import owns
 
 # Held while a buffer is written, and while what threads share is changed in several steps.
 lock = threading.RLock()
+if hasattr(os, "register_at_fork"):  # a child process lacks the other threads: what they write is to be whole before
+    os.register_at_fork(before=lock.acquire, after_in_parent=lock.release, after_in_child=lock.release)
 
 _GUARDED = "_guarded"
 

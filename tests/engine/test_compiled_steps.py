@@ -617,6 +617,73 @@ def test_a_decision_by_what_a_function_made_stays_eager(native: bool) -> None:
     assert first_difference(found, expected) == ""
 
 
+def _count_in_callback(count: Callable[[], None], w: Tensor, other: Tensor) -> tuple[GradManager, Callable[..., Any]]:
+    def callback(t: Tensor, grad: Tensor) -> Tensor:
+        count()
+        return grad
+
+    gm = GradManager().attach([w, other], callbacks=callback)
+    return gm, lambda x: gnp.sum(w * other * x)
+
+
+def _count_in_hook(count: Callable[[], None], w: Tensor, other: Tensor) -> tuple[GradManager, Callable[..., Any]]:
+    def loss(x: Any) -> Tensor:
+        product = w * x
+        product.register_hook(lambda grad: count())
+        return gnp.sum(product * other)
+
+    return GradManager().attach([w, other]), loss
+
+
+def _count_in_function(count: Callable[[], None], w: Tensor, other: Tensor) -> tuple[GradManager, Callable[..., Any]]:
+    class Doubled(Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Any:
+            count()
+            return 2 * x
+
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Tensor:
+            return 2 * g
+
+    # `other` is read after the Function, which might have changed it, and no gradient of it is taken
+    return GradManager().attach(w), lambda x: gnp.sum(Doubled.apply(w * x) * other)
+
+
+@pytest.mark.parametrize("make", [_count_in_callback, _count_in_hook, _count_in_function])
+def test_code_of_the_program_runs_once_where_a_gradient_or_a_dtype_is_another(make: Any, native: bool) -> None:
+    """A replay is given up before it: the function as written then runs it."""
+    w, layer = tensor(wave(3)), gradmgr.nn.Linear(3, 1, bias=False, rng=np.random.default_rng(0))
+    other, calls = layer.weight, tensor(0)
+
+    def count() -> None:
+        calls[...] += 1
+
+    gm, loss = make(count, w, other)
+
+    @partial(compile, native=native)
+    def step(x: Tensor) -> Tensor:
+        with gm:
+            y = loss(x)
+            gm.backward(y)
+        return y
+
+    counted = []
+    for k in range(12):
+        if k == 4:
+            w.grad = None
+        elif k == 6:
+            w.grad = tensor(wave(3))
+        elif k == 9:
+            other.grad = None
+            layer.double()
+        before = calls.item()
+        step(tensor(wave(3, at=k)))
+        counted.append(calls.item() - before)
+    assert counted == [counted[0]] * 12
+    assert "variant for" in step.explain()
+
+
 def test_a_function_with_a_recorded_step_runs_eagerly():
     """Its derivatives are those of the step, and not of values that it left."""
     w = tensor([0.3, -0.8, 1.1])

@@ -6,13 +6,14 @@ import contextvars
 import functools
 import gc
 import inspect
+import sys
 import threading
 import weakref
 
 import numpy as np
 import pytest
 
-from gradmgr import GradManager, tensor
+from gradmgr import GradManager, detect_anomaly, tensor
 from gradmgr._engine.context import Context, current, enter_recorders, leave_recorders, run_in
 from gradmgr._engine.forward import Forward
 from gradmgr._engine.history.modes import (
@@ -25,6 +26,8 @@ from gradmgr._engine.history.modes import (
     set_grad_enabled,
 )
 from gradmgr._engine.tape import Tape
+from gradmgr.anomaly import is_anomaly_enabled
+from gradmgr.forward_ad import dual_level
 
 
 @pytest.fixture(autouse=True)
@@ -898,3 +901,33 @@ def test_the_open_blocks_decide_which_recorders_record(seed):
     for kind, thing in recorders_left:
         ended(kind, thing)
     assert current() is None
+
+
+# ---------------------------------------------------------------- at the recursion limit
+
+
+@pytest.mark.parametrize(
+    "make", [no_grad, enable_grad, inference_mode, lambda: set_grad_enabled(False), dual_level, detect_anomaly]
+)
+def test_a_block_at_the_recursion_limit_is_left_or_not_entered(make):
+    """It is tried at each depth, from the limit on outwards."""
+    x = tensor([2.0])
+    left_open = []
+
+    def descend():
+        with contextlib.suppress(RecursionError):
+            descend()
+        with contextlib.suppress(RecursionError), make():
+            x * x
+        left_open.append(not is_grad_enabled() or is_inference_mode_enabled())
+        left_open[-1] |= current() is not None or is_anomaly_enabled()
+
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(len(inspect.stack(0)) + 80)
+    try:
+        with contextlib.suppress(RecursionError):
+            descend()
+    finally:
+        sys.setrecursionlimit(before)
+    assert len(left_open) > 20
+    assert not any(left_open)

@@ -3,11 +3,13 @@
 import asyncio
 import contextvars
 import gc
+import os
 import signal
 import sys
 import sysconfig
 import threading
 import time
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -17,6 +19,7 @@ from helpers import copies, in_a_thread, in_threads, pop_grad
 import gradmgr
 import gradmgr.numpy as gnp
 from gradmgr import GradManager, get_backwarding_grad_manager, manager, no_grad, tensor
+from gradmgr._engine import tensor_capture, write_lock
 from gradmgr._engine.context import leave_recorders
 
 # Free-threaded CPython lets a new thread inherit the context of the one that started it.
@@ -877,3 +880,56 @@ def test_a_thread_that_recorded_once_does_not_make_writes_copy():
     finally:
         stop.set()
         thread.join()
+
+
+# ---------------------------------------------------------------- fork
+
+
+def _while_writing(amid):
+    """Be in another thread where a tensor is written; that is over soon, so that a fork can wait for it."""
+    with write_lock.lock:
+        amid(0.02)
+
+
+def _in_the_only_backward(amid):
+    x = tensor([3.0])
+    with GradManager().attach(x, callbacks=lambda t, grad: (amid(), grad)[1]) as gm:
+        gm.backward(x * x)
+
+
+def _while_captured(amid):
+    tensor_capture.run_captured(tensor_capture.TensorCapture(), amid)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="Windows has no fork")
+@pytest.mark.parametrize("work", [_while_writing, _in_the_only_backward, _while_captured])
+def test_a_child_process_waits_for_no_thread_of_its_parent(work):
+    reached, forked = threading.Event(), threading.Event()
+
+    def amid(seconds=10.0):
+        reached.set()
+        forked.wait(seconds)
+
+    def train():
+        x = tensor([3.0])
+        with GradManager().attach(x) as gm:
+            gm.backward(x * x)
+        step = gradmgr.compile(lambda x: x * 2)
+        results = [step(x).item() for _ in range(3)]
+        return (x.grad.item(), *results, "variant for" in step.explain()) == (6.0, 6.0, 6.0, 6.0, True)
+
+    with gradmgr.set_multithreading_enabled(False):
+        thread = threading.Thread(target=work, args=(amid,))
+        thread.start()
+        reached.wait()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # Python's, of a fork beside threads
+            child = os.fork()
+        if child == 0:
+            signal.alarm(5)  # which ends a process that waits for ever
+            os._exit(not train())
+        status = os.waitpid(child, 0)[1]
+        forked.set()
+        thread.join()
+    assert status == 0
+    assert train()

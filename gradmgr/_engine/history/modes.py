@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, Callable, Generator
 from contextvars import ContextVar
 from typing import Any, Self, TypeVar, overload
 
-from gradmgr._engine.cleanup import Scope, complete
+from gradmgr._engine.cleanup import Scope, complete, make_room
 from gradmgr._engine.context import Context, activate, current, recorders
 from gradmgr._engine.recorder import Recorder
 
@@ -334,6 +334,7 @@ class set_grad_enabled(_Mode):  # noqa: N801  # torch's spelling
 
     def __init__(self, mode: bool) -> None:
         _check_mode("set_grad_enabled", mode)
+        make_room()
         self._mode = mode
         settings = _modes.get()
         affected = _affected_recorders(settings, current())
