@@ -82,12 +82,12 @@ class _World:
         self.has_ended = True
         try:
             self.leave()
-        except errors.DistributedError as error:
+        except BaseException as error:  # also KeyboardInterrupt and SystemExit, which end this rank before the others
             sys.stderr.write(f"{type(error).__name__}: {error}\n")  # as nothing above here would
             self.watchdog.fail(f"{type(error).__name__}: {error}")
         if self.watchdog.has_failed():
             self.watchdog.abort()
-        self.watchdog.local.close()
+        self.watchdog.local.leave()
 
     def leave(self) -> None:
         """Wait until every rank comes here."""
