@@ -14,7 +14,9 @@ from typing import Any
 from gradmgr import errors
 from gradmgr._arrays import libraries
 from gradmgr.distributed import _local_ranks, _nccl
-from gradmgr.distributed._backend import Group, MPIGroup, duplicate
+from gradmgr.distributed._group import Group
+from gradmgr.distributed._mpi import MPIGroup
+from gradmgr.distributed._requests import duplicate
 from gradmgr.distributed._watchdog import Watchdog
 
 _BACKENDS = ("mpi", "nccl")
