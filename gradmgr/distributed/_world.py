@@ -99,13 +99,13 @@ class _World:
 
     def close(self) -> None:
         """Undo what was done; all ranks come here."""
-        atexit.unregister(self.at_exit)
-        if sys.excepthook == self.on_error:
-            sys.excepthook = self.hook
         if self.group is not None:
             self.group.free()
         self.watchdog.free()
         self.watchdog.local.close()
+        atexit.unregister(self.at_exit)  # last, as it ends the job where an exception struck before
+        if sys.excepthook == self.on_error:
+            sys.excepthook = self.hook
 
 
 class _State:
@@ -192,9 +192,15 @@ def finalize() -> None:
     """
     with _state.lock:
         world = _need_world()
-        _world_group(world).agree("finalize")
-        world.watchdog.drain()
-        world.close()
+        try:
+            _world_group(world).agree("finalize")
+            world.watchdog.drain()
+            world.close()
+        except errors.DistributedError:  # which the other ranks have, too
+            raise
+        except BaseException as error:  # such as KeyboardInterrupt: the others may wait in MPI for this rank
+            world.watchdog.fail(f"{type(error).__name__}: {error}")  # so the end of this rank will be that of the job
+            raise
         _state.world = None
 
 

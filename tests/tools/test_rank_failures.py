@@ -375,6 +375,21 @@ else:
 
 
 @pytest.mark.slow
+def test_a_rank_that_is_interrupted_in_finalize() -> None:
+    after = """
+from gradmgr.distributed import _world
+def interrupt(world):
+    raise KeyboardInterrupt("bad plum")
+if me == 1:
+    _world._World.close = interrupt
+d.finalize()
+"""
+    found = run(2, after=after)
+    line_of(found, "^KeyboardInterrupt: bad plum", of=(1,))
+    assert found.seconds < 30, str(found)
+
+
+@pytest.mark.slow
 def test_use_after_the_end() -> None:
     """After finalize, in functions of atexit that run later, in __del__ as the interpreter ends, with old groups."""
     before = """
