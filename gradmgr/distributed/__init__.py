@@ -18,11 +18,11 @@ that fails, ends too early or does not come in time is a RankFailedError on the 
     >>> distributed.finalize()
 """
 
-from gradmgr.distributed._backend import Group
 from gradmgr.distributed._callbacks import make_allreduce_cb
 from gradmgr.distributed._collectives import all_gather, all_reduce, barrier, broadcast, reduce_scatter
 from gradmgr.distributed._compression import make_float16_allreduce_cb, make_topk_allreduce_cb
 from gradmgr.distributed._data import DistributedSampler, bcast_parameters, save
+from gradmgr.distributed._group import Group
 from gradmgr.distributed._pipeline import recv, send
 from gradmgr.distributed._sharded_optimizer import ZeroRedundancyOptimizer
 from gradmgr.distributed._sync_batch_norm import SyncBatchNorm

@@ -20,7 +20,8 @@ from gradmgr._engine.backward import BackwardRun
 from gradmgr._engine.context import is_tracked
 from gradmgr._engine.tensor import Tensor, describe, wrap
 from gradmgr.distributed import _world
-from gradmgr.distributed._backend import Group, Work, named
+from gradmgr.distributed._group import Group, named
+from gradmgr.distributed._work import Work
 from gradmgr.manager import GradManager, get_backwarding_grad_manager
 
 _FIRST_BUCKET = "bucket 0 of the gradients"

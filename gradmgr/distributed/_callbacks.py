@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Literal, overload
 
-from gradmgr.distributed._backend import Group
 from gradmgr.distributed._buckets import AllReduceCallback
+from gradmgr.distributed._group import Group
 from gradmgr.distributed._rows import RowAllReduceCallback
 
 

@@ -23,7 +23,8 @@ from gradmgr._engine.custom import custom
 from gradmgr._engine.recorder import Recorder
 from gradmgr._engine.tape import add_root
 from gradmgr._engine.tensor import Tensor, raw, wrap
-from gradmgr.distributed._backend import OPS, Group
+from gradmgr.distributed._group import Group
+from gradmgr.distributed._wire import OPS
 from gradmgr.distributed._world import group as resolve_group
 from gradmgr.manager import get_backwarding_grad_manager
 

@@ -17,8 +17,8 @@ from gradmgr._arrays import libraries
 from gradmgr._engine.backward import BackwardRun
 from gradmgr._engine.tensor import Tensor, describe, wrap
 from gradmgr.distributed import _world
-from gradmgr.distributed._backend import Group
 from gradmgr.distributed._buckets import FAILED_BACKWARD, check_takeable, explained, failed_there
+from gradmgr.distributed._group import Group
 from gradmgr.manager import GradManager, get_backwarding_grad_manager
 
 _MARKER = "the compressed gradients"

@@ -12,8 +12,8 @@ from gradmgr import errors, serialization
 from gradmgr._arrays import libraries
 from gradmgr._engine.context import rebind
 from gradmgr._engine.tensor import Tensor, wrap
-from gradmgr.distributed._backend import Group
 from gradmgr.distributed._buckets import Layout, explained
+from gradmgr.distributed._group import Group
 from gradmgr.distributed._world import group as resolve_group
 
 _CHUNK = 25 << 20  # bytes that are sent at once

@@ -55,6 +55,9 @@ class LocalRanks:
         """Return what a rank does; None where it is not known."""
         return None
 
+    def leave(self) -> None:
+        """Say that this rank has come to the end of its program with the others, and is going to end."""
+
     def close(self) -> None:
         """Say that this rank needs the others no longer."""
 
@@ -73,6 +76,10 @@ class MonitoredRanks(LocalRanks):
 
     def start(self) -> None:
         self._board.set_state(self._slot, _monitor.RUNNING)
+        names = _monitor.memory_files(os.getpid())
+        if names:
+            with contextlib.suppress(OSError):  # the monitor has ended
+                self._connection.send(json.dumps(names).encode())
 
     def connect(self) -> None:
         for slot, rank, process in self._board.entries():
@@ -108,7 +115,7 @@ class MonitoredRanks(LocalRanks):
             state, activity = self._board.identity(slot)[2], self._board.activity(slot)
             if state == _monitor.FAILED:
                 found[rank] = f"ended with {activity.text}"
-            elif state != _monitor.DONE:
+            elif state < _monitor.DONE:
                 found[rank] = f"{_monitor.describe_end(status)} while {activity}; {_monitor.remedy(status)}"
         return found
 
@@ -118,6 +125,9 @@ class MonitoredRanks(LocalRanks):
         slot, process = self._others[rank]
         stopped = _monitor.process_fields(process)[:1] == ["T"]
         return f"{self._board.activity(slot)}{', and its process is stopped by a signal' if stopped else ''}"
+
+    def leave(self) -> None:
+        self._board.set_state(self._slot, _monitor.LEAVING)
 
     def close(self) -> None:
         self._board.set_state(self._slot, _monitor.DONE)

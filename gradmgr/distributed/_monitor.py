@@ -7,6 +7,8 @@ under MPICH's launcher, a copy of its connection to that launcher. While a copy 
 rank that left without MPI_Finalize: the others can report it, save what they have, and end the job by a status not 0.
 
 What each rank does is in memory that all of them share with the monitor, so that it can be read when the rank is gone.
+Ranks also send the names of the files in which MPI has memory for several of them, as MPICH's in /dev/shm: where a rank
+dies, MPI does not remove these, and the monitor does.
 """
 
 from __future__ import annotations
@@ -26,8 +28,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-# The states of a rank: in MPI_Init; in its program; informed that another failed; failed itself; finalized.
-STARTING, RUNNING, INFORMED, FAILED, DONE = range(5)
+# The states of a rank: in MPI_Init; in its program; informed that another failed; failed itself; finalized; past its
+# program, in MPI_Finalize.
+STARTING, RUNNING, INFORMED, FAILED, DONE, LEAVING = range(6)
 
 _SLOTS = 1024  # ranks that a monitor can take
 _SLOT_SIZE = 1024  # bytes
@@ -49,6 +52,9 @@ _EXIT_CODE = 49  # its place among the fields that `process_fields` returns
 _PIDFD_INFO = struct.Struct("=Q52si")  # linux/pidfd.h: the mask of what is given, ..., the exit status
 _PIDFD_INFO_EXIT = 1 << 3
 _PIDFD_GET_INFO = 3 << 30 | _PIDFD_INFO.size << 16 | 0xFF << 8 | 11
+
+# MPI's memory for the ranks of a machine, by how the names of its files begin: MPICH's and Open MPI's.
+_MEMORY_FILES = ("/dev/shm/mpich_shm_", "/dev/shm/vader_segment.", "/dev/shm/sm_segment.")  # noqa: S108
 
 _CHECKPOINT = "start the job again from its last checkpoint"
 
@@ -118,7 +124,7 @@ class Board:
             rank, process, state = self.identity(slot)
             if process == 0:
                 return
-            if state != DONE:
+            if state < DONE:
                 yield slot, rank, process
 
 
@@ -128,6 +134,15 @@ def process_fields(process: int) -> list[str]:
         return Path(f"/proc/{process}/stat").read_text(errors="replace").rpartition(")")[2].split()
     except OSError:
         return []
+
+
+def memory_files(process: int) -> list[str]:
+    """Return the files of MPI's memory that a process has mapped."""
+    try:
+        lines = Path(f"/proc/{process}/maps").read_text(errors="replace").splitlines()
+    except OSError:
+        return []
+    return sorted({path for line in lines if (path := line.split(maxsplit=5)[-1]).startswith(_MEMORY_FILES)})
 
 
 def exit_status(handle: int, process: int) -> int | None:
@@ -228,6 +243,8 @@ class _Monitor:
         self._ended: dict[int, str] = {}  # local ranks whose process ended before that, and how
         self._first_absent: int | None = None  # one of them that ended before any connected rank
         self._has_reported = False
+        self._memory_files: set[str] = set()  # of MPI, which removes them where all ranks come to their ends
+        self._was_cut_off = False  # whether a rank ended in MPI_Finalize
         self._watch(listener.fileno(), self._accept)
 
     def run(self) -> None:
@@ -241,12 +258,15 @@ class _Monitor:
                     call(*arguments)
             if self._dead and not self._living():
                 self._report()
+                self._remove_memory_files()
                 return
             now = time.monotonic()
             for call, when in list(self._timers.items()):
                 if now >= when:
                     del self._timers[call]
                     call()
+        if self._was_cut_off:
+            self._remove_memory_files()
 
     def _wait_time(self) -> float | None:
         return max(0.0, min(self._timers.values()) - time.monotonic() + 1e-3) if self._timers else None
@@ -292,7 +312,7 @@ class _Monitor:
         self._board.set_text(rank.slot, "distributed.init")
         self._board.set_waits(rank.slot, True)
         self._ranks.append(rank)
-        self._watch(connection.fileno(), self._disconnect, connection, rank)
+        self._watch(connection.fileno(), self._receive, connection, rank)
         with contextlib.suppress(OSError):  # it may have ended since
             socket.send_fds(connection, [struct.pack("i", rank.slot)], [self._memory])
         try:
@@ -307,6 +327,16 @@ class _Monitor:
                 handle = os.pidfd_open(launcher)
                 self._watch(handle, self._end_of_launcher, handle, launcher)
         self._timers.setdefault(self._check_starting, time.monotonic() + _FIRST_SEARCH)
+
+    def _receive(self, connection: socket.socket, rank: _Rank) -> None:
+        """Take the names of files that a rank sends, or the end of its connection."""
+        text = b""
+        with contextlib.suppress(OSError):  # the end, too
+            text = connection.recv(1 << 16)
+        if text:
+            self._memory_files.update(json.loads(text))
+        else:
+            self._disconnect(connection, rank)
 
     def _disconnect(self, connection: socket.socket, rank: _Rank) -> None:
         self._unwatch(connection.fileno())
@@ -327,10 +357,13 @@ class _Monitor:
 
     def _end(self, rank: _Rank) -> None:
         self._unwatch(rank.handle)
-        if self._state(rank) == DONE:
+        self._find_memory_files()
+        status, state = exit_status(rank.handle, rank.process), self._state(rank)
+        if state >= DONE:
+            self._was_cut_off |= state == LEAVING and status != 0
             self._release(rank)
             return
-        rank.status, rank.is_dead = exit_status(rank.handle, rank.process), True
+        rank.status, rank.is_dead = status, True
         if not self._dead:
             now = time.monotonic()
             self._timers.setdefault(self._report, now + _SETTLE)
@@ -359,11 +392,22 @@ class _Monitor:
             self._terminate()
 
     def _terminate(self) -> None:
+        self._find_memory_files()
         self._signal(signal.SIGTERM)
         self._timers[self._kill] = time.monotonic() + _TERMINATE
 
     def _kill(self) -> None:
         self._signal(signal.SIGKILL)
+
+    def _find_memory_files(self) -> None:
+        """Look for MPI's memory in the ranks that have not sent its names yet."""
+        for rank in self._starting():
+            self._memory_files.update(memory_files(rank.process))
+
+    def _remove_memory_files(self) -> None:
+        for name in self._memory_files:
+            with contextlib.suppress(OSError):  # MPI has removed it
+                os.unlink(name)
 
     def _signal(self, number: int) -> None:
         for rank in self._living():

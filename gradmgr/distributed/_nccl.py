@@ -15,15 +15,9 @@ import numpy as np
 
 from gradmgr import errors
 from gradmgr._arrays import libraries
-from gradmgr.distributed._backend import (
-    MPIGroup,
-    WatchdogBase,
-    Work,
-    check_op,
-    check_plain,
-    described,
-    from_wire,
-)
+from gradmgr.distributed._mpi import MPIGroup
+from gradmgr.distributed._wire import check_op, check_plain, described, from_wire
+from gradmgr.distributed._work import WatchdogBase, Work
 from gradmgr.ops.convert import is_half
 
 # Dtypes that NCCL does not reduce, and what they are reduced in.

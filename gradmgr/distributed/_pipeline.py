@@ -22,7 +22,7 @@ from gradmgr._engine.recorder import Recorder
 from gradmgr._engine.tape import Tape, add_root
 from gradmgr._engine.tensor import Tensor, raw, wrap
 from gradmgr._transforms.checkpoint import is_in_checkpoint
-from gradmgr.distributed._backend import Group
+from gradmgr.distributed._group import Group
 from gradmgr.distributed._world import group as resolve_group
 
 _HEAD = 1024  # bytes

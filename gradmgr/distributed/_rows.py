@@ -13,8 +13,8 @@ from gradmgr._engine.backward import BackwardRun
 from gradmgr._engine.row_sparse import row_sparse, stored_rows
 from gradmgr._engine.tensor import Tensor, describe
 from gradmgr.distributed import _world
-from gradmgr.distributed._backend import Group
 from gradmgr.distributed._buckets import FAILED_BACKWARD, check_takeable
+from gradmgr.distributed._group import Group
 from gradmgr.manager import GradManager, get_backwarding_grad_manager
 
 _UNREACHED = -1

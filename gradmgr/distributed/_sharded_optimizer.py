@@ -16,7 +16,7 @@ from gradmgr._arrays import libraries
 from gradmgr._arrays.atomic import run_atomically
 from gradmgr._engine.tensor import Tensor, raw, wrap
 from gradmgr._engine.tensor_capture import call_whole
-from gradmgr.distributed._backend import Group
+from gradmgr.distributed._group import Group
 from gradmgr.distributed._world import group as resolve_group
 from gradmgr.optim import Optimizer
 from gradmgr.optim._recorded import write_step

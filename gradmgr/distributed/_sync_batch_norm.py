@@ -9,7 +9,6 @@ import numpy as np
 from gradmgr import errors
 from gradmgr._arrays import libraries
 from gradmgr._engine.tape import add_root
-from gradmgr.distributed._backend import Group
 from gradmgr.distributed._collectives import (
     current_group,
     gather_array,
@@ -17,6 +16,7 @@ from gradmgr.distributed._collectives import (
     total_of_derivative,
     tracking_text,
 )
+from gradmgr.distributed._group import Group
 from gradmgr.distributed._world import group as resolve_group
 from gradmgr.distributed._world import is_initialized
 from gradmgr.nn._functions.normalization import normalise_batch

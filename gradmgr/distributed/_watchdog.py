@@ -18,8 +18,10 @@ from typing import Any
 import numpy as np
 
 from gradmgr import errors
-from gradmgr.distributed._backend import WatchdogBase, duplicate, named
+from gradmgr.distributed._group import named
 from gradmgr.distributed._local_ranks import LocalRanks
+from gradmgr.distributed._requests import duplicate
+from gradmgr.distributed._work import WatchdogBase
 
 _FAILED, _QUERY, _WAITING, _FINISHED = range(4)  # the tags of messages
 

@@ -14,7 +14,9 @@ from typing import Any
 from gradmgr import errors
 from gradmgr._arrays import libraries
 from gradmgr.distributed import _local_ranks, _nccl
-from gradmgr.distributed._backend import Group, MPIGroup, duplicate
+from gradmgr.distributed._group import Group
+from gradmgr.distributed._mpi import MPIGroup
+from gradmgr.distributed._requests import duplicate
 from gradmgr.distributed._watchdog import Watchdog
 
 _BACKENDS = ("mpi", "nccl")
@@ -82,12 +84,12 @@ class _World:
         self.has_ended = True
         try:
             self.leave()
-        except errors.DistributedError as error:
+        except BaseException as error:  # also KeyboardInterrupt and SystemExit, which end this rank before the others
             sys.stderr.write(f"{type(error).__name__}: {error}\n")  # as nothing above here would
             self.watchdog.fail(f"{type(error).__name__}: {error}")
         if self.watchdog.has_failed():
             self.watchdog.abort()
-        self.watchdog.local.close()
+        self.watchdog.local.leave()
 
     def leave(self) -> None:
         """Wait until every rank comes here."""
@@ -97,13 +99,13 @@ class _World:
 
     def close(self) -> None:
         """Undo what was done; all ranks come here."""
-        atexit.unregister(self.at_exit)
-        if sys.excepthook == self.on_error:
-            sys.excepthook = self.hook
         if self.group is not None:
             self.group.free()
         self.watchdog.free()
         self.watchdog.local.close()
+        atexit.unregister(self.at_exit)  # last, as it ends the job where an exception struck before
+        if sys.excepthook == self.on_error:
+            sys.excepthook = self.hook
 
 
 class _State:
@@ -190,9 +192,15 @@ def finalize() -> None:
     """
     with _state.lock:
         world = _need_world()
-        _world_group(world).agree("finalize")
-        world.watchdog.drain()
-        world.close()
+        try:
+            _world_group(world).agree("finalize")
+            world.watchdog.drain()
+            world.close()
+        except errors.DistributedError:  # which the other ranks have, too
+            raise
+        except BaseException as error:  # such as KeyboardInterrupt: the others may wait in MPI for this rank
+            world.watchdog.fail(f"{type(error).__name__}: {error}")  # so the end of this rank will be that of the job
+            raise
         _state.world = None
 
 

@@ -15,9 +15,9 @@ from helpers import ROOT
 from mpi import cupy_with_nccl, launcher, run_ranks
 
 from gradmgr import distributed, errors
-from gradmgr.distributed import Group, _nccl
-from gradmgr.distributed._backend import WatchdogBase
+from gradmgr.distributed import Group, _nccl, _work
 from gradmgr.distributed._local_ranks import LocalRanks
+from gradmgr.distributed._work import WatchdogBase
 
 # What every program below begins with. `say` is what a test reads of a rank's output.
 HEAD = """
@@ -25,7 +25,7 @@ import os, signal, sys, threading, time, warnings
 import numpy as np
 import gradmgr, gradmgr.numpy as gnp
 from gradmgr import GradManager, Tensor, distributed as d, errors, forward_ad, tensor, vmap
-from gradmgr.distributed import _backend, _world
+from gradmgr.distributed import _wire, _world
 
 def say(*words):
     print(*words, flush=True)
@@ -145,7 +145,7 @@ assert np.array_equal(d.reduce_scatter(big * (me + 1), "max"), big[me] * 3)
 group._shared.max_bytes = 0
 assert np.isnan(d.all_reduce(odd, "min")).tolist() == [True, True, False, True]
 assert np.array_equal(d.reduce_scatter(x.reshape(3, 8), "prod"), x.reshape(3, 8)[me] ** 3)
-_backend._MAX_BYTES = 1000
+_wire.MAX_BYTES = 1000
 assert np.array_equal(d.reduce_scatter(big[:, :999] * (me + 1)), big[me, :999] * 6)
 long = np.arange(1001, dtype="f8") * (me + 1)
 assert np.array_equal(d.all_reduce(long), long / (me + 1) * 6)
@@ -692,7 +692,7 @@ def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("size", [1, 2, 3, 8])
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "complex64"])
 def test_a_mean_is_the_quotient_to_the_bit(size: int, dtype: str) -> None:
-    from gradmgr.distributed._backend import from_wire
+    from gradmgr.distributed._wire import from_wire
 
     tiny = np.finfo(dtype).smallest_subnormal
     values = [1.0, -3.0, tiny, 3 * tiny, 5 * tiny, 7 * tiny, np.finfo(dtype).max, np.inf, -np.inf, -0.0]
@@ -846,3 +846,41 @@ _world._state.world.leave()
 assert not _world._state.world.watchdog.pending, _world._state.world.watchdog.pending
 """,
     )
+
+
+# ---------------------------------------------------------------- waiting
+
+
+class _Late(_work.Work):
+    """Work that is complete at a time."""
+
+    clock: Any
+
+    def progress(self, tries: int) -> bool:
+        return bool(self.clock.now > self.clock.end)
+
+
+def _pauses_of(monkeypatch: Any, watchdog: WatchdogBase, clock: Any, yielding: float) -> list[str]:
+    """Return the pauses of a wait of 0.1 ms on a core where a yield takes so many seconds."""
+    pauses: list[str] = []
+
+    def pause(kind: str, seconds: float) -> None:
+        pauses.append(kind)
+        clock.now += seconds
+
+    times = SimpleNamespace(perf_counter=lambda: clock.now, sleep=lambda seconds: pause("sleep", seconds + 5e-5))
+    monkeypatch.setattr(_work, "time", times)
+    monkeypatch.setattr(_work, "_yield_core", lambda: pause("yield", yielding))
+    late = _Late("a test", (0,), watchdog)
+    late.clock, clock.end = clock, clock.now + 1e-4
+    late.wait()
+    return pauses
+
+
+def test_a_wait_sleeps_at_once_after_a_yield_gave_the_core_to_another_process(monkeypatch: Any) -> None:
+    watchdog, clock = WatchdogBase(LocalRanks()), SimpleNamespace(now=1.0, end=0.0)
+    assert set(_pauses_of(monkeypatch, watchdog, clock, 1e-6)) == {"yield"}
+    assert _pauses_of(monkeypatch, watchdog, clock, 3e-3) == ["yield"]
+    assert set(_pauses_of(monkeypatch, watchdog, clock, 3e-3)) == {"sleep"}
+    clock.now += 1
+    assert set(_pauses_of(monkeypatch, watchdog, clock, 1e-6)) == {"yield"}

@@ -47,6 +47,7 @@ PROGRAM = """
 import os, signal, sys, time
 import numpy as np
 from gradmgr import GradManager, distributed as d, errors, tensor
+from gradmgr.distributed import _monitor
 
 me = int(os.environ["TEST_RANK"])
 
@@ -122,7 +123,11 @@ def marks(*key: str) -> tuple[Any, ...]:
     ("death", "others"), [pytest.param(d, s, marks=marks(d, s)) for d in DEATHS for s in SITUATIONS]
 )
 def test_a_rank_that_ends_while_the_others_need_it(death: str, others: str) -> None:
-    check_report(run(2 if (death, others) in QUICK else 3, death=DEATHS[death][0], after=SITUATIONS[others]), death)
+    after = f"print(*_monitor.memory_files(os.getpid()), flush=True)\n{SITUATIONS[others]}"
+    found = run(2 if (death, others) in QUICK else 3, death=DEATHS[death][0], after=after)
+    check_report(found, death)
+    files = {name for out in found.out for name in out.split() if name.startswith("/dev/shm/")}  # noqa: S108
+    assert not any(map(os.path.exists, files)), str(found)
 
 
 def test_a_rank_that_has_given_all_it_had_ends_alone() -> None:
@@ -352,6 +357,36 @@ except errors.RankFailedError as error:
 
 
 # ---------------------------------------------------------------- after the end
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("error", ["KeyboardInterrupt", "SystemExit"])
+def test_a_rank_that_is_interrupted_as_it_waits_for_the_end(error: str) -> None:
+    after = f"""
+def interrupt(*_):
+    raise {error}("bad pear")
+if me == 1:
+    signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, 0.5)
+else:
+    time.sleep(1.5)
+"""
+    line_of(run(2, after=after), f"^{error}: bad pear", of=(1,))
+
+
+@pytest.mark.slow
+def test_a_rank_that_is_interrupted_in_finalize() -> None:
+    after = """
+from gradmgr.distributed import _world
+def interrupt(world):
+    raise KeyboardInterrupt("bad plum")
+if me == 1:
+    _world._World.close = interrupt
+d.finalize()
+"""
+    found = run(2, after=after)
+    line_of(found, "^KeyboardInterrupt: bad plum", of=(1,))
+    assert found.seconds < 30, str(found)
 
 
 @pytest.mark.slow
