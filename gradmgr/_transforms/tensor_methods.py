@@ -95,6 +95,10 @@ def _backward(
 ) -> None:
     """Add the gradients of this tensor, weighted by `gradient`, to `.grad`; see `gradmgr.backward`.
 
+    Raises:
+        RuntimeError: no manager that records here tracks the tensor.
+        ValueError: the tensor has several elements and there is no `gradient`.
+
     >>> import gradmgr
     >>> x = gradmgr.tensor([1.0, 2.0])
     >>> with gradmgr.GradManager().attach(x):

@@ -152,7 +152,11 @@ _FEW = 8  # rows that are made at once, as one operation; of more a loop may wan
 
 
 def _matrix_transposed(self: Tensor) -> Any:
-    """Return the tensor with its last two axes swapped."""
+    """Return the tensor with its last two axes swapped.
+
+    Raises:
+        ValueError: the tensor has fewer than two axes.
+    """
     return shape.matrix_transpose(self)
 
 

@@ -99,7 +99,7 @@ TABLES = {
     gradmgr.numpy.linalg: (_examples.LINALG, _raises.LINALG),
     gradmgr.numpy.fft: (_examples.FFT, _raises.FFT),
     gradmgr.special: (_examples.SPECIAL, _raises.SPECIAL),
-    gradmgr.Tensor: (_examples.METHODS, {}),
+    gradmgr.Tensor: (_examples.METHODS, _raises.METHODS),
 }
 
 
@@ -138,6 +138,28 @@ def test_every_member_of_tensor_has_an_example():
     assert len(names) > 200
     lacking = [name for name in names if ">>> " not in (inspect.getattr_static(gradmgr.Tensor, name).__doc__ or "")]
     assert lacking == ["cupy"]  # needs a GPU
+
+
+NO_ARGUMENT = "takes no argument, and there is a result for every tensor"
+# Members of Tensor whose docstrings say nothing of what is raised.
+METHODS_WITHOUT_ERRORS = {
+    **dict.fromkeys(
+        ("T", "device", "dtype", "flat", "grad_fn", "imag", "is_leaf", "itemsize", "nbytes"), "an attribute"
+    ),
+    **dict.fromkeys(("ndim", "real", "requires_grad", "retains_grad", "shape", "size"), "an attribute"),
+    **dict.fromkeys(
+        ("abs_", "absolute_", "conj_physical_", "logical_not_", "nan_to_num_", "neg_", "negative_"), NO_ARGUMENT
+    ),
+    **dict.fromkeys(("reciprocal_", "sgn_", "sign_", "square_", "t_", "zero_"), NO_ARGUMENT),
+    **dict.fromkeys(("clone", "conj", "conjugate", "detach", "detach_", "numpy", "tolist"), NO_ARGUMENT),
+    **dict.fromkeys(("data", "is_sparse"), "only raises, and is not listed by dir()"),
+}
+
+
+def test_every_member_of_tensor_says_what_it_raises():
+    members = {name for name in dir(gradmgr.tensor(1.0)) if not name.startswith("_")}
+    docs = {name: inspect.getattr_static(gradmgr.Tensor, name).__doc__ or "" for name in members}
+    assert {name for name, doc in docs.items() if "Raises:" not in doc} == METHODS_WITHOUT_ERRORS.keys()
 
 
 # ---------------------------------------------------------------- what is raised
