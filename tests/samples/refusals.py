@@ -18,6 +18,7 @@ import scipy.sparse
 
 import gradmgr.numpy as xp
 from gradmgr import GradManager, distributions, function, nn, sparse, tensor
+from gradmgr.compat.autograd import extend
 
 Call = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
 
@@ -770,6 +771,106 @@ _NOT_RECORDED: dict[str, tuple[LayerCall, ...]] = {"RuntimeError": (built(tensor
 _NOT_CONNECTED: dict[str, tuple[LayerCall, ...]] = {"RuntimeError": (built(),)}
 _NO_OPTIMIZER: dict[str, tuple[LayerCall, ...]] = {"TypeError": (built(3, 0.5),)}
 
+
+def _of_vector(method: Callable[[Any, Any], Any]) -> LayerCall:
+    """Return a call of an operator of autograd's on a function, then of what it gives on a vector too long."""
+    return lambda operator: method(operator(lambda x: xp.sum(x * x)), np.ones(2))
+
+
+def _subclass(base: type) -> type:
+    return type("Derived", (base,), {})
+
+
+_NO_FUNCTION: tuple[LayerCall, ...] = (built(3),)
+_OF_INT: LayerCall = lambda operator: operator(lambda x: x * x)(3)  # one of many calls
+_OF_ARRAY: LayerCall = lambda operator: operator(lambda x: x * x)(np.ones(2))  # as above
+_OF_WRONG_RULE: LayerCall = lambda check: check(_wrong_rule(), np.ones(2))  # as above
+
+
+def _wrong_rule() -> Any:
+    doubled = extend.primitive(lambda x: 2.0 * x)
+    extend.defvjp(doubled, lambda ans, x: lambda g: 3.0 * g)
+    extend.defjvp(doubled, lambda g, ans, x: 3.0 * g)
+    return doubled
+
+
+def _of_autograd() -> dict[str, dict[str, tuple[LayerCall, ...]]]:
+    """Return calls of functions of `gradmgr.compat.autograd`."""
+    found: dict[str, dict[str, tuple[LayerCall, ...]]] = {
+        "deriv": {"TypeError": (_OF_INT,)},
+        "hessian": {
+            "TypeError": (_OF_INT, lambda f: f(lambda p: p["a"])({"a": 1.0}), lambda f: f(lambda x: {"a": x})(1.0))
+        },
+        "holomorphic_grad": {"TypeError": (lambda f: f(abs)(1j * np.ones(2)),)},
+        "grad_named": {"TypeError": (built(3, "x"),), "ValueError": (built(lambda x: x, "z"),)},
+        "make_hvp": {
+            "TypeError": (_OF_INT, _OF_ARRAY),
+            "ValueError": (_of_vector(lambda made, x: made(x)[0](np.ones(3))),),
+        },
+        "hessian_tensor_product": {
+            "TypeError": (*_NO_FUNCTION, lambda f: f(lambda x: x * x)(np.ones(2), np.ones(2))),
+            "ValueError": (_of_vector(lambda made, x: made(x, np.ones(3))),),
+        },
+        "tensor_jacobian_product": {
+            "TypeError": _NO_FUNCTION,
+            "ValueError": (lambda f: f(lambda x: x * x)(np.ones(2), np.ones(3)),),
+        },
+        "make_jvp_reversemode": {
+            "TypeError": (_OF_INT,),
+            "ValueError": (_of_vector(lambda made, x: made(x)(np.ones(3))),),
+        },
+        "make_ggnvp": {
+            "TypeError": (*_NO_FUNCTION, lambda f: f(lambda x: x, lambda y: y)(np.ones(2))(np.ones(2))),
+            "ValueError": (lambda f: f(lambda x: x * x)(np.ones(2))(np.ones(3)),),
+        },
+        "grad_and_aux": {"TypeError": (lambda f: f(lambda x: x)(1.0), lambda f: f(lambda x: (x, 1))(3))},
+        "multigrad_dict": {
+            "TypeError": (*_NO_FUNCTION, lambda f: f(lambda a: a)(), lambda f: f(lambda a: a)(1.0, 2.0))
+        },
+        "core.make_vjp": {
+            "TypeError": (built(3, 1.0), built(abs, 3)),
+            "ValueError": (lambda f: f(lambda x: x * x, np.ones(2))[0](np.ones(3)),),
+        },
+        "core.make_jvp": {
+            "TypeError": (built(3, 1.0), lambda f: f(abs, 3)(1.0)),
+            "ValueError": (lambda f: f(lambda x: x * x, np.ones(2))(np.ones(3)),),
+        },
+        "extend.VSpace": {"TypeError": (built("text"), built({"a": None}))},
+        "misc.flatten": {
+            "TypeError": (built({1: 2.0, "a": 3.0}), built([None])),
+            "ValueError": (lambda f: f(np.ones(3))[1](np.ones(2)),),
+        },
+        "test_util.combo_check": {
+            "gradmgr.errors.GradcheckError": (lambda f: f(_wrong_rule())([np.ones(2)]),),
+            "TypeError": _NO_FUNCTION,
+        },
+        "tracer.Box": {"NotImplementedError": (_subclass, lambda box: box.register(str))},
+        "tracer.Node": {"NotImplementedError": (_subclass,)},
+        "util.subvals": {"IndexError": (built((1, 2), [(5, 1)]),)},
+        "util.subval": {"IndexError": (built((1, 2), -3, 1),)},
+        "wrap_util.unary_to_nary": {
+            "TypeError": (*_NO_FUNCTION, lambda f: f(abs)(3), lambda f: f(abs)(abs, "text")),
+            "IndexError": (lambda f: f(lambda fun, x: fun(x))(abs, 1)(3.0),),
+        },
+    }
+    for name in ("checkpoint", "extend.primitive", "core.primitive", "extend.notrace_primitive"):
+        found[name] = {"TypeError": _NO_FUNCTION}
+    for name in ("const_graph", "const_graph_unary"):
+        found[f"misc.tracers.{name}"] = {"TypeError": _NO_FUNCTION}
+    for name in ("defjvp_argnum", "defjvp_argnums", "defvjp_argnum", "defvjp_argnums"):
+        found[f"extend.{name}"] = {"TypeError": (built(np.sin, abs),)}
+    found["extend.def_linear"] = {"TypeError": (built(np.sin),)}
+    found["misc.optimizers.unflatten_optimizer"] = {"TypeError": _NO_FUNCTION}
+    for name in ("sgd", "rmsprop", "adam"):
+        found[f"misc.optimizers.{name}"] = {"ValueError": (built(lambda x, i: np.ones(3), np.ones(2)),)}
+    for name in ("check_vjp", "check_jvp"):
+        found[f"test_util.{name}"] = {
+            "gradmgr.errors.GradcheckError": (_OF_WRONG_RULE,),
+            "TypeError": (built(abs, "text"),),
+        }
+    return {f"gradmgr.compat.autograd.{name}": calls for name, calls in found.items()}
+
+
 # By full name, and that of an exception; a call takes the function or class.
 OTHERS: MappingProxyType[str, dict[str, tuple[LayerCall, ...]]] = MappingProxyType(
     {
@@ -802,6 +903,7 @@ OTHERS: MappingProxyType[str, dict[str, tuple[LayerCall, ...]]] = MappingProxyTy
         },
         "gradmgr.distributions.transform_to": {"NotImplementedError": (built(3),)},
         "gradmgr.distributions.transforms.Transform": {"NotImplementedError": (lambda each: each()(1.0),)},
+        **_of_autograd(),
         "gradmgr.graph.to_mermaid": _NOT_RECORDED,
         "gradmgr.graph.to_svg": _NOT_RECORDED,
         "gradmgr.nn.functional.l1_loss": _LOSS,
