@@ -153,6 +153,8 @@ _DEFERRED = MappingProxyType(
 
 def __getattr__(name: str) -> Any:
     if name not in _DEFERRED:
+        if name in numpy.__all__:
+            raise AttributeError(f"module 'gradmgr' has no attribute {name!r}: write gradmgr.numpy.{name}, as NumPy's")
         raise errors.lacking(name, "gradmgr")
     module = import_module(f"gradmgr.{_DEFERRED[name]}")
     return module if name == _DEFERRED[name] else getattr(module, name)

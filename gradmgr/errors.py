@@ -416,6 +416,12 @@ def how_to_install(*extras: str) -> str:
     return f"in a clone of gradmgr: pip install {what}"
 
 
+def check_function(function: object, asked: str) -> None:
+    """Raise TypeError unless an argument can be called."""
+    if not callable(function):
+        raise TypeError(f"{asked} takes a function; found {type(function).__name__}")
+
+
 # The classes of errors that wrong arguments cause.
 REJECTIONS = (TypeError, ValueError, IndexError, ZeroDivisionError, OverflowError)
 
@@ -464,6 +470,10 @@ def _hint_at_numpys_keyword(error: Exception) -> None:
         error.args = (f"{text}; NumPy's keyword for it is {_KEYWORDS[refused[1]]}=",)
     elif "unexpected keyword argument 'requires_grad'" in text:
         error.args = (f"{text}; {HOW_TO_REQUIRE_GRAD}",)
+    elif "only integer scalar arrays can be converted to a scalar index" in text:
+        error.args = (f"{text}; several arrays are passed as one list, as in concatenate([a, b])",)
+    elif torchs := re.search(r"Cannot interpret 'torch\.(\w+)' as a data type", text):
+        error.args = (f"{text}; dtypes are NumPy's: write numpy.{torchs[1]}",)
     elif re.search("Cannot interpret '(True|False)' as a data type", text):
         error.args = (f"{text}; after axis comes NumPy's dtype: write keepdims=True",)
     elif re.search(r"out=\.\.\.\) writes into .* found bool", text):
@@ -478,11 +488,18 @@ def warn(message: str, category: type[Warning]) -> None:
     warnings.warn(message, category, stacklevel=level)
 
 
+_GENERATORS = "random numbers come from a Generator: rng = numpy.random.default_rng(0), then rng.normal(size=3)"
+
 # Names of torch's that are not here, and what to use instead.
 _REFUSED = MappingProxyType(
     {
         "autograd": "what torch.autograd has is in gradmgr itself: gradmgr.grad, gradmgr.functional",
         "func": "vmap is in gradmgr itself; grad, vjp, jvp, jacobian and hessian are in gradmgr.functional",
+        "cuda": "t.to('cuda:0') moves to a GPU, and tensor(a, device='cuda:0') makes a Tensor there",
+        "device": "a device is a string, 'cpu' or 'cuda:0'",
+        "from_numpy": "gradmgr.asarray(a) shares the memory of an array, and gradmgr.tensor(a) copies it",
+        "jit": "gradmgr.compile makes a step faster",
+        **dict.fromkeys(("manual_seed", "rand", "randn", "randint", "randperm", "normal"), _GENERATORS),
         "Variable": "torch deprecates it and a Tensor needs no wrapping; use gradmgr.tensor and GradManager.attach",
         "BackwardCFunction": "it is the inside of torch's Function; subclass gradmgr.Function",
         "InplaceFunction": "torch keeps it for old code alone; subclass gradmgr.Function and call ctx.mark_dirty",

@@ -49,8 +49,7 @@ R = TypeVar("R")  # what the function returns
 
 def _at_inputs(derivative: Function, func: Function, **options: Any) -> Function:
     """Return a derivative as a function of the inputs, and of options by name."""
-    if not callable(func):
-        raise TypeError(f"{derivative.__name__} takes a function; found {type(func).__name__}")
+    errors.check_function(func, derivative.__name__)
 
     @functools.wraps(func, updated=())
     def at(*inputs: Any, **more: Any) -> Any:
@@ -422,6 +421,7 @@ def grad(func: Function, argnums: int | Sequence[int] = 0, has_aux: bool = False
     >>> gradmgr.functional.grad(gradmgr.functional.grad(lambda x: x**3))(2.0)
     np.float64(12.0)
     """
+    errors.check_function(func, "grad")
     both = value_and_grad(func, argnums, has_aux)
 
     @functools.wraps(func, updated=())
@@ -453,8 +453,7 @@ def value_and_grad(func: Function, argnums: int | Sequence[int] = 0, has_aux: bo
     >>> gradmgr.functional.value_and_grad(lambda x: (x * x).sum())(numpy.array([1.0, 2.0]))
     (np.float64(5.0), array([2., 4.]))
     """
-    if not callable(func):
-        raise TypeError(f"value_and_grad takes a function; found {type(func).__name__}")
+    errors.check_function(func, "value_and_grad")
     many, one = _argnums(argnums), not isinstance(argnums, Sequence)
 
     @functools.wraps(func, updated=())

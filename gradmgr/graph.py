@@ -11,7 +11,7 @@ from gradmgr._arrays import libraries
 from gradmgr._engine.context import current, recorders
 from gradmgr._engine.history.node import GradientEdge, Node, check_tracked, get_gradient_edge, hook_places
 from gradmgr._engine.history.saved_values import disable_saved_tensors_hooks, save_on_cpu, saved_tensors_hooks
-from gradmgr._engine.hooks import RemovableHandle, check_hook
+from gradmgr._engine.hooks import RemovableHandle
 from gradmgr._engine.tape import Tape
 from gradmgr._engine.tensor import Tensor, raw
 from gradmgr._transforms.picture import to_dot, to_mermaid, to_svg
@@ -98,7 +98,7 @@ def register_multi_grad_hook(
     [Tensor(3.), Tensor(2.)]
     >>> handle.remove()
     """
-    check_hook(fn, "register_multi_grad_hook")
+    errors.check_function(fn, "register_multi_grad_hook")
     if mode not in ("all", "any"):
         raise ValueError(f'register_multi_grad_hook: mode is "all" or "any"; found {mode!r}')
     many = [tensors] if isinstance(tensors, Tensor) else list(tensors)

@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Literal, NoReturn, Self
 
 from gradmgr import errors
 from gradmgr._arrays.captured import capturing
@@ -148,6 +148,12 @@ class GradManager(_Recording):
             shown.append((f"and {len(tensors) - len(shown)} more", "", "", ""))
         return html_table(repr(self), ("attached", "shape", "dtype", ".grad"), shown)
 
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "a GradManager is not copied or pickled, as it belongs to tensors of this process: make another one, and "
+            "attach the copies"
+        )
+
     # ------------------------------------------------------------ attaching
 
     def attach(
@@ -277,8 +283,7 @@ class GradManager(_Recording):
         ...     gm.backward(x * x)
         all gradients are computed
         """
-        if not callable(callback):
-            raise TypeError(f"register_after_backward_callback takes a function; found {type(callback).__name__}")
+        errors.check_function(callback, "register_after_backward_callback")
         see(self, _state_of, "what is attached to a GradManager")
         self._after_backward.append(callback)
         self._has_callbacks = True

@@ -224,6 +224,12 @@ def operand(value: object) -> Any:
         return np.asarray(value)
     if isinstance(value, (int, float, complex)):
         return value
+    module = type(value).__module__.partition(".")[0]
+    if type(value).__name__ == "Tensor" and module != "gradmgr":  # of these Python would say: 'Tensor' and 'Tensor'
+        raise TypeError(
+            f"a gradmgr.Tensor and a {module}.Tensor have no operations in common: convert one, as gradmgr.tensor(x) "
+            "does; gradmgr.interop differentiates through functions of torch"
+        )
     return NotImplemented
 
 

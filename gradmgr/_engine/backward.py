@@ -303,7 +303,12 @@ class BackwardRun:
         """Call the chain of a tensor from this place on, up to a future; at the end stands the result."""
         for callback in self._specs[t].callbacks[place:]:
             place += 1
-            given = callback(t, g)
+            try:
+                given = callback(t, g)
+            except TypeError as error:
+                if error.__traceback__ is not None and error.__traceback__.tb_next is None:  # it was not entered
+                    error.add_note("a callback of attach is called with two arguments: callback(tensor, grad)")
+                raise
             if given is None:
                 continue
             if _is_future(given):

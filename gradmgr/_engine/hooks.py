@@ -158,12 +158,6 @@ class ValueHooks:
         return made
 
 
-def check_hook(hook: Any, asked: str) -> None:
-    """Raise TypeError unless a hook can be called."""
-    if not callable(hook):
-        raise TypeError(f"{asked} takes a function; found {type(hook).__name__}")
-
-
 def name_of(function: Any) -> str:
     """Return the name of a function for an error."""
     return str(getattr(function, "__qualname__", type(function).__qualname__))

@@ -112,11 +112,11 @@ class RowSparse(Tensor):
 
     _array = property(_read, _write)
 
-    @property
+    @property  # type: ignore[misc]  # Tensor's setter only raises
     def shape(self) -> tuple[int, ...]:
         return self.content.shape
 
-    @property
+    @property  # type: ignore[misc]  # Tensor's setter only raises
     def dtype(self) -> np.dtype[Any]:
         return self.content.dtype  # type: ignore[no-any-return]  # of any kind of array
 
@@ -137,7 +137,7 @@ class RowSparse(Tensor):
         """Bytes of the whole table, which are not stored."""
         return self.size * self.itemsize
 
-    @property
+    @property  # type: ignore[misc]  # Tensor's setter only raises
     def device(self) -> str:
         return libraries.device_of(memory_of(self))
 

@@ -59,7 +59,10 @@ def _as_list(value: Any) -> list[Any]:
 
 def _node_id_of(tape: Tape, y: Any, position: int) -> Any:
     if not isinstance(y, Tensor):
-        raise TypeError(f"backward differentiates Tensors; y number {position} is {type(y).__name__}")
+        raise TypeError(
+            f"backward differentiates Tensors; y number {position} is {type(y).__name__}; compute it by functions of "
+            "gradmgr.numpy, as float(), .item() and .numpy() leave the history behind"
+        )
     node_id = tape.node_id_of(y)
     if node_id is None:
         seen = "" if tape.trace_log is None else tape.trace_log.explain_untracked(y)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import operator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
@@ -79,6 +79,10 @@ class Tensor(TensorMembers):
         """
         return self._array.shape  # type: ignore[no-any-return]  # arrays are Any: NumPy's or CuPy's
 
+    @shape.setter
+    def shape(self, value: Any) -> NoReturn:
+        raise AttributeError("the shape of a Tensor cannot be set: write t.reshape(shape), which returns another one")
+
     @property
     def dtype(self) -> np.dtype[Any]:
         """NumPy dtype of the elements.
@@ -88,6 +92,10 @@ class Tensor(TensorMembers):
         dtype('float64')
         """
         return self._array.dtype  # type: ignore[no-any-return]  # as above
+
+    @dtype.setter
+    def dtype(self, value: Any) -> NoReturn:
+        raise AttributeError("the dtype of a Tensor cannot be set: write t.astype(dtype), which returns another one")
 
     @property
     def ndim(self) -> int:
@@ -138,6 +146,10 @@ class Tensor(TensorMembers):
         'cpu'
         """
         return libraries.device_of(self._array)
+
+    @device.setter
+    def device(self, value: Any) -> NoReturn:
+        raise AttributeError("the device of a Tensor cannot be set: write t.to(device), which returns another one")
 
     @property
     def grad(self) -> Tensor | None:
@@ -389,7 +401,11 @@ def tensor(data: Any, dtype: Any = None, device: str | None = None, *, requires_
     """
     if requires_grad:
         raise TypeError(f"tensor: requires_grad=True is not there; {errors.HOW_TO_REQUIRE_GRAD}")
-    return wrap(_fresh(data, dtype, device))
+    try:
+        return wrap(_fresh(data, dtype, device))
+    except errors.REJECTIONS as error:
+        errors.put_name(error, "tensor")
+        raise
 
 
 def from_dlpack(source: Any, /, *, device: str | None = None, copy: bool | None = None) -> Tensor:

@@ -35,6 +35,7 @@ class TensorMembers:
     def __cupy_override_elementwise_kernel__(self, kernel: Any, *args: Any, **kwargs: Any) -> Any:
         """CuPy's counterpart of __array_ufunc__: `cupy_array * tensor`."""
 
+    def __delitem__(self, index: Any) -> NoReturn: ...
     def __dir__(self) -> list[str]:
         """Return the names of a Tensor's attributes, without those that only raise."""
 

@@ -500,8 +500,7 @@ def checkpoint(
     >>> w.grad.tolist()
     [[3.0, 4.0], [3.0, 4.0]]
     """
-    if not callable(function):
-        raise TypeError(f"checkpoint takes a function; found {type(function).__name__}")
+    errors.check_function(function, "checkpoint")
     if determinism_check not in ("default", "none"):
         raise ValueError(f"checkpoint: determinism_check is 'default' or 'none'; found {determinism_check!r}")
     given = given_sources(generators)

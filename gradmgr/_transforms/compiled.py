@@ -342,8 +342,7 @@ def compile(  # noqa: A001  # as above
     """
     if function is None:
         return functools.partial(compile, native=native, exact=exact, graph=graph)
-    if not callable(function):
-        raise TypeError(f"compile takes a function; found {type(function).__name__}")
+    errors.check_function(function, "compile")
     code = getattr(function, "__code__", None)
     if code is not None and code.co_flags & _SUSPENDS:
         raise TypeError(

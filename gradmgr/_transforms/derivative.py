@@ -49,6 +49,7 @@ class DerivativeCall(Scope):
     def __init__(self, name: str, func: Function, inputs: Any, create_graph: bool, strict: bool) -> None:
         if isinstance(create_graph, Tensor):
             raise TypeError(f"{name}: create_graph is True or False; pass several inputs as one tuple, inputs=(x, y)")
+        errors.check_function(func, name)
         self.name = name
         self.func = func
         self.create_graph = create_graph

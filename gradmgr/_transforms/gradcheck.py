@@ -130,6 +130,7 @@ def gradcheck(
         complex_step=complex_step,
         random=np.random.default_rng(seed),
     )
+    errors.check_function(func, "gradcheck")
     points = _points("gradcheck", inputs)
     names = [f"input {k}" for k in range(len(points))]
     return _report(check.run(Problem(func, points, names, None, ""), order), raise_exception)
@@ -210,6 +211,7 @@ def gradgradcheck(
         complex_step=False,
         random=np.random.default_rng(seed),
     )
+    errors.check_function(func, "gradgradcheck")
     points = _points("gradgradcheck", inputs)
     names = [f"input {k}" for k in range(len(points))]
     problem = Problem(func, points, names, None, "")
@@ -233,7 +235,9 @@ def _check_arguments(name: str, eps: float, masked: bool | None, batched_without
 
 
 def _points(name: str, inputs: Any) -> list[Any]:
-    points = [inputs] if isinstance(inputs, Tensor) or libraries.is_array(inputs) else list(inputs)
+    if not isinstance(inputs, (Tensor, list, tuple)) and not libraries.is_array(inputs):
+        raise TypeError(f"{name}: inputs are Tensors or arrays, one or a tuple of them; found {type(inputs).__name__}")
+    points = list(inputs) if isinstance(inputs, (list, tuple)) else [inputs]
     for k, t in enumerate(points):
         if isinstance(t, Tensor) and t.dtype in (np.float16, np.float32, np.complex64):
             errors.warn(

@@ -18,7 +18,7 @@ from gradmgr._engine.history.node import (
     tapes_with_result,
     tracking_tapes,
 )
-from gradmgr._engine.hooks import Hook, HookPlace, RemovableHandle, check_hook, hooked_leaf
+from gradmgr._engine.hooks import Hook, HookPlace, RemovableHandle, hooked_leaf
 from gradmgr._engine.tensor import Tensor, describe, wrap
 from gradmgr._transforms.grad import backward
 
@@ -95,6 +95,10 @@ def _backward(
 ) -> None:
     """Add the gradients of this tensor, weighted by `gradient`, to `.grad`; see `gradmgr.backward`.
 
+    Raises:
+        RuntimeError: no manager that records here tracks the tensor.
+        ValueError: the tensor has several elements and there is no `gradient`.
+
     >>> import gradmgr
     >>> x = gradmgr.tensor([1.0, 2.0])
     >>> with gradmgr.GradManager().attach(x):
@@ -157,7 +161,7 @@ def _register_hook(self: Tensor, hook: Hook) -> RemovableHandle:
     >>> x.grad
     Tensor(20.)
     """
-    check_hook(hook, "register_hook")
+    errors.check_function(hook, "register_hook")
     check_tracked(self, "register_hook")
     return RemovableHandle(hook_places(self, hook))
 
@@ -188,7 +192,7 @@ def _register_post_accumulate_grad_hook(self: Tensor, hook: Hook) -> RemovableHa
     >>> w
     Tensor(2.)
     """
-    check_hook(hook, "register_post_accumulate_grad_hook")
+    errors.check_function(hook, "register_post_accumulate_grad_hook")
     if not is_attached(self):
         raise errors.NotRecordedError(
             f"register_post_accumulate_grad_hook: {describe(self)} is attached to no manager, and only attached "
@@ -245,14 +249,63 @@ def _data(self: Tensor, value: Any = None) -> NoReturn:
     )
 
 
+# Methods of torch's tensors that are functions of NumPy's, by the number of arrays they take, and operators.
+_OF_ONE = (
+    *("absolute", "angle", "arccos", "arcsin", "arctan", "argwhere", "bincount", "ceil", "cosh", "count_nonzero"),
+    *(
+        "cov",
+        "corrcoef",
+        "diag",
+        "diff",
+        "exp2",
+        "expm1",
+        "flip",
+        "fliplr",
+        "flipud",
+        "floor",
+        "i0",
+        "isfinite",
+        "isinf",
+    ),
+    *("isnan", "log10", "log1p", "log2", "logical_not", "median", "nan_to_num", "nanmean", "nansum", "negative"),
+    *("quantile", "reciprocal", "roll", "rot90", "sinc", "sinh", "square", "tan", "tile", "tril", "triu", "trunc"),
+    "unique",
+)
+_OF_TWO = (
+    *("allclose", "arctan2", "cross", "equal", "fmax", "fmin", "fmod", "histogram", "hypot", "inner", "isclose"),
+    *("kron", "logaddexp", "logical_and", "logical_or", "logical_xor", "maximum", "minimum", "outer", "vdot"),
+)
+_OPERATORS = MappingProxyType(
+    {
+        **dict.fromkeys(("sub", "subtract"), "-"),
+        **dict.fromkeys(("mul", "multiply"), "*"),
+        **dict.fromkeys(("div", "divide"), "/"),
+        "add": "+",
+        "eq": "==",
+        "floor_divide": "//",
+        "ge": ">=",
+        "gt": ">",
+        "le": "<=",
+        "lt": "<",
+        "ne": "!=",
+        "remainder": "%",
+    }
+)
+
 # Methods of torch's tensors that NumPy's arrays do not have, and their replacements. They are properties that raise,
 # not a __getattr__, which every operation would call for each field that is unset.
 _REPLACEMENTS = MappingProxyType(
     {
         **{f: f"gradmgr.numpy.{f}(t)" for f in ("abs", "cos", "exp", "log", "sign", "sin", "sqrt", "tanh", "where")},
+        **{f: f"gradmgr.numpy.{f}(t)" for f in _OF_ONE},
+        **{f: f"gradmgr.numpy.{f}(t, u)" for f in _OF_TWO},
+        **{f: f"gradmgr.special.{f}(t)" for f in ("digamma", "erf", "erfc", "erfinv", "logit")},
+        **{f: f"gradmgr.numpy.linalg.{f}(t)" for f in ("cholesky", "det", "qr", "slogdet", "svd")},
+        **{f: f"t {symbol} u" for f, symbol in _OPERATORS.items()},
         **{f: f"gradmgr.nn.functional.{f}(t)" for f in ("relu", "sigmoid")},
         **{f: f"gradmgr.nn.functional.{f}(t, dim=...)" for f in ("log_softmax", "softmax")},
         "bmm": "t @ u",
+        "bool": "t.astype(bool)",
         "chunk": "gradmgr.numpy.split(t, parts, axis=...)",
         "clamp": "t.clip(least, most)",
         "contiguous": "t itself",
@@ -264,17 +317,39 @@ _REPLACEMENTS = MappingProxyType(
         "float": "t.astype('float32')",
         "gather": "gradmgr.numpy.take_along_axis(t, indices, axis=...)",
         "half": "t.astype('float16')",
+        "index_select": "gradmgr.numpy.take(t, indices, axis=...)",
+        "int": "t.astype('int32')",
+        "inverse": "gradmgr.numpy.linalg.inv(t)",
+        "is_contiguous": "nothing: arrays are taken with any strides",
+        "is_cuda": "t.device != 'cpu'",
+        "is_floating_point": "t.dtype.kind == 'f'",
+        "lgamma": "gradmgr.special.gammaln(t)",
+        "logsumexp": "gradmgr.special.logsumexp(t, axis=...)",
         "long": "t.astype('int64')",
         "masked_fill": "gradmgr.numpy.where(mask, value, t)",
+        "masked_select": "t[mask]",
         "matmul": "t @ u",
         "mm": "t @ u",
+        "mv": "t @ u",
+        "narrow": "t[begin:end]",
+        "neg": "-t",
         "norm": "gradmgr.numpy.linalg.norm(t)",
         "numel": "t.size",
         "permute": "t.transpose(axes)",
         "pow": "t ** exponent",
+        "repeat_interleave": "gradmgr.numpy.repeat(t, counts, axis=...)",
+        "rsqrt": "1 / gradmgr.numpy.sqrt(t)",
+        "scatter": "t.clone().scatter_(axis, indices, values)",
+        "scatter_add": "t.clone().scatter_add_(axis, indices, values)",
         "split": "gradmgr.numpy.split(t, parts, axis=...)",
+        "t": "t.T",
+        "topk": "gradmgr.numpy.sort(t, descending=True)[..., :k]",
+        "type": "t.astype(dtype)",
+        "unbind": "gradmgr.numpy.unstack(t, axis=...)",
+        "unflatten": "t.reshape(shape)",
         "unsqueeze": "gradmgr.numpy.expand_dims(t, axis)",
         "view": "t.reshape(shape)",
+        "view_as": "t.reshape(u.shape)",
     }
 )
 

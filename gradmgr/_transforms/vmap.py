@@ -272,6 +272,7 @@ def vmap(
     >>> vmap(lambda row: np.dot(row, row))(x)
     Tensor([ 5., 25., 61.])
     """
+    errors.check_function(func, "vmap")
     if randomness not in ("error", "different", "same"):
         raise errors.RandomnessError(f"vmap: randomness is 'error', 'different' or 'same'; found {randomness!r}")
     if chunk_size is not None and chunk_size < 1:

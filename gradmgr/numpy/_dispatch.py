@@ -16,7 +16,7 @@ from gradmgr._engine.context import current, is_tracked, recorders
 from gradmgr._engine.tensor import Tensor, describe, raw
 from gradmgr.numpy._array_api import VERSIONS
 from gradmgr.numpy._docstrings import document
-from gradmgr.numpy._refused import REFUSED
+from gradmgr.numpy._refused import REFUSED, TORCHS
 from gradmgr.ops.convert import to_device
 from gradmgr.ops.shape import sliding_window_view
 from gradmgr.ops.ufuncs import give_methods
@@ -59,6 +59,8 @@ def _advice_on_removed(name: str, where: str, numpy_module: ModuleType) -> str:
     """Return what to use for a name that NumPy once had, in its own words; "" where it never had it."""
     if where + name in REFUSED:
         return REFUSED[where + name]
+    if not where and name in TORCHS:
+        return f"write {TORCHS[name]}"
     try:
         getattr(numpy_module, name)
     except AttributeError as error:

@@ -24,8 +24,8 @@ def document(namespace: ModuleType) -> None:
                 function.__doc__ = f"Compute `{original}.{name}` of Tensors or arrays, differentiably."
         for name in dict.fromkeys((*errors, *examples)):
             _complete(getattr(module, name), errors.get(name), examples.get(name))
-    for name, example in _examples.METHODS.items():
-        _complete(vars(Tensor)[name], None, example)
+    for name in dict.fromkeys((*_raises.METHODS, *_examples.METHODS)):
+        _complete(vars(Tensor)[name], _raises.METHODS.get(name), _examples.METHODS.get(name))
 
 
 def _complete(function: Any, errors: str | None, example: str | None) -> None:

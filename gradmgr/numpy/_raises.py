@@ -706,3 +706,186 @@ logsumexp
     TypeError: `a` is an object of which NumPy makes no array of numbers.
     numpy.exceptions.AxisError: `a` has no such axis.
 """)
+
+# Methods of Tensor.
+METHODS = _read("""
+acos_ acosh_ arccos_ arccosh_ arcsin_ arcsinh_ arctan_ arctanh_ asin_ asinh_ atan_ atanh_ cos_ cosh_ deg2rad_ digamma_
+erf_ erfc_ erfinv_ exp2_ exp_ expm1_ i0_ lgamma_ log10_ log1p_ log2_ log_ logit_ rad2deg_ rsqrt_ sigmoid_ sin_ sinc_
+sinh_ sqrt_ tan_ tanh_
+    TypeError: the tensor is of integers, which cannot hold the result.
+
+ceil_ fix_ floor_ frac_ relu_ trunc_
+    TypeError: the tensor is complex.
+
+bitwise_not_
+    TypeError: the tensor is not of integers or booleans.
+
+add_ arctan2_ atan2_ clamp_max_ clamp_min_ copysign_ div_ divide_ float_power_ floor_divide_ fmod_ heaviside_ hypot_
+mul_ multiply_ nextafter_ pow_ remainder_ sub_ subtract_ true_divide_ xlogy_
+    TypeError: the argument is not of numbers, or the dtype of the tensor cannot hold the result.
+    ValueError: the argument cannot be broadcast to the shape of the tensor.
+
+addcdiv_ addcmul_ clamp_ clip_ lerp_
+    TypeError: an argument is not of numbers, or the dtype of the tensor cannot hold the result.
+    ValueError: an argument cannot be broadcast to the shape of the tensor.
+
+bitwise_and_ bitwise_left_shift_ bitwise_or_ bitwise_right_shift_ bitwise_xor_ gcd_ lcm_
+    TypeError: the tensor or the argument is not of integers.
+    ValueError: the argument, of integers, cannot be broadcast to the shape of the tensor.
+
+logical_and_ logical_or_ logical_xor_
+    TypeError: the argument is None.
+    ValueError: the argument cannot be broadcast to the shape of the tensor.
+
+addbmm_ addmm_ addmv_ addr_ baddbmm_
+    TypeError: an argument is not of numbers.
+    ValueError: the shapes do not fit together.
+
+index_add_ index_copy_ index_fill_ scatter_ scatter_add_
+    TypeError: `dim` is not an integer.
+    IndexError: an index is out of bounds, or not an integer.
+    numpy.exceptions.AxisError: the tensor has no axis `dim`.
+
+masked_fill_
+    TypeError: `mask` is not of booleans, or `value` is not a number.
+    ValueError: `mask` cannot be broadcast to the shape of the tensor.
+
+index_put_
+    IndexError: an index is out of bounds, or not an integer.
+    ValueError: the values cannot be broadcast to the elements that the indices name.
+
+masked_scatter_
+    TypeError: `mask` is not of booleans.
+    ValueError: there are fewer values than elements to write, or `mask` cannot be broadcast to the tensor.
+
+mvlgamma_
+    TypeError: the tensor is of integers, which cannot hold the result.
+    ValueError: `p` is not a positive integer.
+
+polygamma_
+    TypeError: the tensor is of integers, which cannot hold the result.
+
+ldexp_
+    TypeError: the argument is not of integers.
+
+round_
+    TypeError: `decimals` is not an integer.
+
+put_
+    TypeError: `index` is not of integers.
+    IndexError: an index is out of bounds.
+    ValueError: there are not as many values as indices.
+
+fill_diagonal_
+    ValueError: the tensor has fewer than two axes.
+
+cauchy_ exponential_ log_normal_ normal_ uniform_
+    TypeError: the tensor is of integers, or `generator` is not a numpy.random.Generator.
+
+bernoulli_ geometric_
+    TypeError: `generator` is not a numpy.random.Generator.
+    ValueError: the probability is not from 0 to 1.
+
+random_
+    TypeError: `generator` is not a numpy.random.Generator.
+    ValueError: `high` is not above `low`.
+
+fill fill_
+    TypeError: the value is not a number.
+    ValueError: the value has several elements.
+
+copy_
+    TypeError: `src` is not of numbers.
+    ValueError: `src` cannot be broadcast to the shape of the tensor.
+
+squeeze_ unsqueeze_
+    TypeError: `dim` is not an integer.
+    numpy.exceptions.AxisError: the tensor has no axis `dim`.
+
+swapaxes swapaxes_ swapdims_ transpose_
+    TypeError: an axis is not an integer.
+    numpy.exceptions.AxisError: the tensor has no such axes.
+
+cumprod_ cumsum_
+    TypeError: `dim` is not an integer, or `dtype` does not name a dtype.
+    numpy.exceptions.AxisError: the tensor has no axis `dim`.
+
+tril_ triu_
+    TypeError: the tensor has no axes.
+
+cumprod cumsum mean prod std sum var
+    TypeError: `dtype` does not name a dtype.
+    ValueError: `out` has another shape than the result.
+    numpy.exceptions.AxisError: the tensor has no such axis.
+
+max min
+    ValueError: the tensor has no elements and there is no `initial`, or `out` has another shape than the result.
+    numpy.exceptions.AxisError: the tensor has no such axis.
+
+argsort sort
+    ValueError: `kind` is not one of NumPy's.
+    numpy.exceptions.AxisError: the tensor has no such axis.
+
+argpartition partition
+    TypeError: `kth` is not of integers.
+    ValueError: `kth` is out of bounds.
+    numpy.exceptions.AxisError: the tensor has no such axis.
+
+astype
+    TypeError: `dtype` does not name a dtype, or `casting` does not allow it.
+    ValueError: `order` is not one of NumPy's.
+
+copy flatten ravel
+    ValueError: `order` is not one of NumPy's.
+
+reshape
+    TypeError: a length is not an integer.
+    ValueError: the shape is for another number of elements.
+
+transpose
+    ValueError: the axes are not as many as those of the tensor, or one stands twice.
+    numpy.exceptions.AxisError: the tensor does not have these axes.
+
+squeeze
+    TypeError: an axis is not an integer.
+    ValueError: the axis is longer than 1.
+    numpy.exceptions.AxisError: the tensor has no such axis.
+
+diagonal trace
+    ValueError: the tensor has fewer than two axes.
+
+clip
+    TypeError: a bound is not a number.
+    ValueError: a bound cannot be broadcast together with the tensor, or `out` has another shape than the result.
+
+round
+    TypeError: `decimals` is not an integer.
+    ValueError: `out` has another shape than the result.
+
+dot
+    TypeError: the argument is not of numbers.
+    ValueError: the lengths of the axes that are summed over differ, or `out` has another shape than the result.
+
+take
+    TypeError: `indices` are not of integers.
+    IndexError: an index is out of bounds.
+    numpy.exceptions.AxisError: the tensor has no such axis.
+
+put
+    TypeError: `ind` is not of integers.
+    IndexError: an index is out of bounds.
+
+repeat
+    TypeError: `repeats` is not of integers.
+    ValueError: `repeats` is negative, or has another length than the axis.
+    numpy.exceptions.AxisError: the tensor has no such axis.
+
+compress
+    IndexError: `condition` picks beyond the end of the axis.
+    ValueError: `condition` has several axes, or none.
+    numpy.exceptions.AxisError: the tensor has no such axis.
+
+choose
+    TypeError: the tensor is not of integers.
+    ValueError: an element is out of range, or the shapes cannot be broadcast together.
+""")

@@ -19,6 +19,35 @@ REFUSED = MappingProxyType(
     }
 )
 
+# Names of torch's functions that NumPy does not have: what to write instead.
+TORCHS = MappingProxyType(
+    {
+        **dict.fromkeys(("bmm", "mm", "mv"), "gradmgr.numpy.matmul"),
+        **{name: f"gradmgr.nn.functional.{name}" for name in ("log_softmax", "one_hot", "relu", "sigmoid", "softmax")},
+        **{name: f"gradmgr.special.{name}" for name in ("digamma", "erf", "erfc", "erfinv", "logsumexp")},
+        "as_tensor": "gradmgr.asarray",
+        "cat": "gradmgr.numpy.concatenate",
+        "chunk": "gradmgr.numpy.split",
+        "clamp": "gradmgr.numpy.clip",
+        "div": "gradmgr.numpy.divide",
+        "from_numpy": "gradmgr.asarray",
+        "gather": "gradmgr.numpy.take_along_axis",
+        "index_select": "gradmgr.numpy.take",
+        "manual_seed": "numpy.random.default_rng(seed), and pass what it returns",
+        "mul": "gradmgr.numpy.multiply",
+        "neg": "gradmgr.numpy.negative",
+        "norm": "gradmgr.numpy.linalg.norm",
+        "permute": "gradmgr.numpy.transpose",
+        "rand": "gradmgr.numpy.random.default_rng(0).random(shape)",
+        "randn": "gradmgr.numpy.random.default_rng(0).normal(size=shape)",
+        "rsqrt": "1 / gradmgr.numpy.sqrt",
+        "sub": "gradmgr.numpy.subtract",
+        "tensor": "gradmgr.tensor",
+        "topk": "gradmgr.numpy.sort(x, descending=True)[..., :k]",
+        "unsqueeze": "gradmgr.numpy.expand_dims",
+    }
+)
+
 # NumPy's own, looked up there at first access: modules, most of which NumPy itself loads at first access (they know
 # nothing of Tensors: a tracked one raises, except through functions that stand here too), types that not
 # every platform has, and tables that can be written to.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from gradmgr._arrays import libraries
 from gradmgr._engine.elementwise import conj
 from gradmgr._engine.indexing import normalized
 from gradmgr._engine.mutation import copied, setitem, updater
-from gradmgr._engine.tensor import Tensor
+from gradmgr._engine.tensor import Tensor, describe
 from gradmgr.ops import (
     arithmetic,
     constant,
@@ -152,7 +152,11 @@ _FEW = 8  # rows that are made at once, as one operation; of more a loop may wan
 
 
 def _matrix_transposed(self: Tensor) -> Any:
-    """Return the tensor with its last two axes swapped."""
+    """Return the tensor with its last two axes swapped.
+
+    Raises:
+        ValueError: the tensor has fewer than two axes.
+    """
     return shape.matrix_transpose(self)
 
 
@@ -203,8 +207,15 @@ def _set_flat(self: Tensor, value: Any) -> None:
     self.flat[...] = value
 
 
+def _delete(self: Tensor, index: Any) -> NoReturn:
+    raise ValueError(
+        f"elements of {describe(self)} cannot be deleted: write gradmgr.numpy.delete(t, index, axis=0), or t[mask]"
+    )
+
+
 _METHODS = {
     "__contains__": _contains,
+    "__delitem__": _delete,
     "__divmod__": floating_point.divmod_operator,
     "__rdivmod__": floating_point.divmod_reflected,
     "__setitem__": setitem,

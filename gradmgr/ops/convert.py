@@ -179,6 +179,10 @@ def to(x: Tensor, device: str, /) -> Tensor:
         DeviceError: there is no such GPU, or CuPy is not installed.
         ValueError: the name is no device.
     """
+    if not isinstance(device, str):
+        raise ValueError(
+            f"to: device {device!r} is not known; use 'cpu' or 'cuda:0', and t.astype(dtype) for another dtype"
+        )
     index = libraries.device_index(device)
     target = "cpu" if index is None else f"cuda:{index}"
     return x if target == x.device else _to(x, target, x.device)

@@ -342,7 +342,11 @@ def asarray(
     """
     if requires_grad:
         raise TypeError(f"asarray: requires_grad=True is not there; {errors.HOW_TO_REQUIRE_GRAD}")
-    return _convert(data, dtype, device, copy)
+    try:
+        return _convert(data, dtype, device, copy)
+    except errors.REJECTIONS as error:
+        errors.put_name(error, "asarray")
+        raise
 
 
 def _convert(a: Any, dtype: Any, device: str | None, copy: bool | None) -> Tensor:

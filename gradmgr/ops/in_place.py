@@ -563,6 +563,8 @@ def _binary_method(name: str, function: Any, ufunc: Any) -> Any:
     update = updater(function, ufunc, name)
 
     def method(self: Tensor, other: Any) -> Any:
+        if other is None:  # of which some of NumPy's functions would make objects
+            libraries.need_operand(other, name)
         return _check_operand(name, update(self, other), other)
 
     return _with_name(method, name, f"Put `{function.__name__}` of the values and `other` in their place.")

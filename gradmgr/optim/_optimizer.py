@@ -108,7 +108,8 @@ def _check_is_iterable(params: Any) -> None:
             f"an optimiser takes several parameters, as in [p] or model.parameters(); found one {type(params).__name__}"
         )
     if not isinstance(params, Iterable) or isinstance(params, str):
-        raise TypeError(f"an optimiser takes an iterable of Tensors; found {type(params).__name__}")
+        advice = "; pass model.parameters()" if hasattr(params, "parameters") else ""
+        raise TypeError(f"an optimiser takes an iterable of Tensors; found {type(params).__name__}{advice}")
 
 
 def _named_parameters(params: Any) -> list[tuple[str | None, Any]]:
@@ -353,6 +354,8 @@ class Optimizer:
         >>> w
         Tensor([0.95])
         """
+        if closure is not None and not callable(closure):
+            raise TypeError(f"step takes a function that computes the loss, or None; found {type(closure).__name__}")
         loss = None if closure is None else closure()
         capture = capturing()
         if capture is None:

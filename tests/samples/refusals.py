@@ -18,6 +18,7 @@ import scipy.sparse
 
 import gradmgr.numpy as xp
 from gradmgr import GradManager, distributions, function, nn, sparse, tensor
+from gradmgr.compat.autograd import extend
 
 Call = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
 
@@ -53,6 +54,102 @@ NO_AXIS = also(axis=9)
 COMPLEX = at(0, tensor([1j, 2.0]))
 LINE = ones(4)
 OBLONG = ones(5, 7)
+
+WHOLE = tensor([1, 2])
+
+
+def _of_integers(f: Callable[..., Any], _args: tuple[Any, ...], _keywords: dict[str, Any]) -> Any:
+    with np.errstate(all="ignore"):
+        return f(WHOLE)
+
+
+# By the words of a line, of methods of Tensor.
+_OF_METHODS: dict[str, tuple[Call, ...]] = {
+    "the tensor is of integers, which cannot hold the result.": (_of_integers,),
+    "the tensor is complex.": (only(tensor([1j, 2.0])),),
+    "the tensor is not of integers or booleans.": (only(ones(2)),),
+    "the argument is not of numbers, or the dtype of the tensor cannot hold the result.": (
+        only(ones(2), "text"),
+        only(ones(2), 1j),
+    ),
+    "the argument cannot be broadcast to the shape of the tensor.": (
+        only(ones(2), ones(3)),
+        only(ones(2), ones(4, 2)),
+    ),
+    "an argument is not of numbers, or the dtype of the tensor cannot hold the result.": (
+        only(ones(2), "text", 1.0),
+        only(ones(2), 1.0, "text"),
+        only(WHOLE, 1.5, 2.5),
+    ),
+    "an argument cannot be broadcast to the shape of the tensor.": (
+        only(ones(2), ones(3), 1.0),
+        only(ones(2), 1.0, ones(4, 2)),
+    ),
+    "the tensor or the argument is not of integers.": (only(ones(2), 1), only(WHOLE, 1.5)),
+    "the argument, of integers, cannot be broadcast to the shape of the tensor.": (only(WHOLE, tensor([1, 2, 3])),),
+    "the shapes do not fit together.": (at(1, ones(7, 9, 2)),),
+    "`dim` is not an integer.": (at(1, "text"),),
+    "an index is out of bounds, or not an integer.": (at(2, tensor([[99]])), at(2, ones(1, 1))),
+    "the tensor has no axis `dim`.": (at(1, 9),),
+    "`mask` is not of booleans, or `value` is not a number.": (at(1, ones(2)), at(2, "text")),
+    "`mask` cannot be broadcast to the shape of the tensor.": (at(1, np.ones(9, bool)),),
+    "`index` is not of integers.": (at(1, ones(2)),),
+    "there are not as many values as indices.": (at(2, ones(9)),),
+    "the tensor has fewer than two axes.": (at(0, LINE),),
+    "the tensor is of integers, or `generator` is not a numpy.random.Generator.": (at(0, WHOLE), also(generator=3)),
+    "`generator` is not a numpy.random.Generator.": (also(generator=3),),
+    "the probability is not from 0 to 1.": (at(1, 9.0), at(1, -1.0)),
+    "`high` is not above `low`.": (at(1, 99),),
+    "the value is not a number.": (at(1, None),),
+    "the value has several elements.": (at(1, ones(2)),),
+    "`src` is not of numbers.": (at(1, None),),
+    "`src` cannot be broadcast to the shape of the tensor.": (at(1, ones(9, 9)),),
+    "an axis is not an integer.": (at(1, "text"),),
+    "the tensor has no such axis.": (NO_AXIS,),
+    "the values cannot be broadcast to the elements that the indices name.": (at(2, ones(9, 9)),),
+    "`mask` is not of booleans.": (at(1, ones(2)),),
+    "there are fewer values than elements to write, or `mask` cannot be broadcast to the tensor.": (
+        at(2, ones(0)),
+        at(1, np.ones(9, bool)),
+    ),
+    "`p` is not a positive integer.": (at(1, 0), at(1, 1.5)),
+    "the argument is not of integers.": (at(1, 1.5),),
+    "the tensor has no such axes.": (at(1, 9),),
+    "the argument is None.": (at(1, None),),
+    "`condition` picks beyond the end of the axis.": (at(1, np.ones(9, bool)),),
+    "`condition` has several axes, or none.": (at(1, True), at(1, np.ones((2, 2), bool))),
+    "the axes are not as many as those of the tensor, or one stands twice.": (only(OBLONG, 0), only(OBLONG, 0, 0)),
+    "the tensor does not have these axes.": (only(LINE, 9),),
+    "`dim` is not an integer, or `dtype` does not name a dtype.": (at(1, "text"), NO_DTYPE),
+    "the tensor has no axes.": (only(tensor(1.0)),),
+    "`out` has another shape than the result.": (OUT,),
+    "the tensor has no elements and there is no `initial`, or `out` has another shape than the result.": (
+        only(ones(0)),
+        OUT,
+    ),
+    "`dtype` does not name a dtype, or `casting` does not allow it.": (at(1, "text"), also(casting="no")),
+    "`order` is not one of NumPy's.": (also(order="Z"),),
+    "a length is not an integer.": (only(LINE, "text"),),
+    "the shape is for another number of elements.": (only(LINE, 3, 5),),
+    "a bound is not a number.": (at(1, "text"),),
+    "a bound cannot be broadcast together with the tensor, or `out` has another shape than the result.": (
+        at(1, ones(9)),
+        OUT,
+    ),
+    "`decimals` is not an integer.": (at(1, 1.5),),
+    "the argument is not of numbers.": (at(1, None),),
+    "the lengths of the axes that are summed over differ, or `out` has another shape than the result.": (
+        at(1, ones(9)),
+        OUT,
+    ),
+    "`ind` is not of integers.": (at(1, ones(2)),),
+    "the tensor is not of integers.": (at(0, ones(2)),),
+    "an element is out of range, or the shapes cannot be broadcast together.": (
+        at(0, tensor([9, 9])),
+        at(1, [ones(5), ones(6)]),
+    ),
+}
+
 
 # By the words of a line.
 SHARED: MappingProxyType[str, tuple[Call, ...]] = MappingProxyType(
@@ -371,6 +468,7 @@ SHARED: MappingProxyType[str, tuple[Call, ...]] = MappingProxyType(
         ),
         "`x` is not of numbers.": (TEXT,),
         "`x` is empty.": (only(ones(0)),),
+        **_OF_METHODS,
     }
 )
 
@@ -425,6 +523,12 @@ SPECIFIC: MappingProxyType[tuple[str, str], tuple[Call, ...]] = MappingProxyType
         ("numpy.fft.rfft2", "numpy.exceptions.AxisError"): (_TOO_FAR,),
         ("numpy.fft.fftshift", "IndexError"): (also(axes=9),),
         ("numpy.fft.ifftshift", "IndexError"): (also(axes=9),),
+        (".index_put_", "IndexError"): (at(1, [tensor([99])]), at(1, [ones(1)])),
+        (".mvlgamma_", "TypeError"): (only(WHOLE, 1),),
+        (".polygamma_", "TypeError"): (only(WHOLE, 1),),
+        (".round_", "TypeError"): (also(decimals=1.5),),
+        (".swapdims_", "TypeError"): (only(OBLONG, 0, "text"),),
+        (".swapdims_", "numpy.exceptions.AxisError"): (only(OBLONG, 0, 9),),
         ("special.betainc", "ValueError"): (only(ones(2), ones(3), 0.5),),
         ("special.logsumexp", "numpy.exceptions.AxisError"): (only(LINE, axis=9),),
         ("special.betaincinv", "ValueError"): (only(ones(2), ones(3), 0.5),),
@@ -647,6 +751,12 @@ def _nan_in_backward(scope: Any) -> None:
         gm.backward(xp.sqrt(x) * x)
 
 
+def _backward_of_several(backward: Any) -> None:
+    x = ones(2)
+    with GradManager().attach(x):
+        backward(x * 2)
+
+
 def _twice(group: Any) -> None:
     manager = GradManager()
     group([manager, manager])
@@ -660,6 +770,106 @@ _LOSS: dict[str, tuple[LayerCall, ...]] = {
 _NOT_RECORDED: dict[str, tuple[LayerCall, ...]] = {"RuntimeError": (built(tensor(1.0)),)}
 _NOT_CONNECTED: dict[str, tuple[LayerCall, ...]] = {"RuntimeError": (built(),)}
 _NO_OPTIMIZER: dict[str, tuple[LayerCall, ...]] = {"TypeError": (built(3, 0.5),)}
+
+
+def _of_vector(method: Callable[[Any, Any], Any]) -> LayerCall:
+    """Return a call of an operator of autograd's on a function, then of what it gives on a vector too long."""
+    return lambda operator: method(operator(lambda x: xp.sum(x * x)), np.ones(2))
+
+
+def _subclass(base: type) -> type:
+    return type("Derived", (base,), {})
+
+
+_NO_FUNCTION: tuple[LayerCall, ...] = (built(3),)
+_OF_INT: LayerCall = lambda operator: operator(lambda x: x * x)(3)  # one of many calls
+_OF_ARRAY: LayerCall = lambda operator: operator(lambda x: x * x)(np.ones(2))  # as above
+_OF_WRONG_RULE: LayerCall = lambda check: check(_wrong_rule(), np.ones(2))  # as above
+
+
+def _wrong_rule() -> Any:
+    doubled = extend.primitive(lambda x: 2.0 * x)
+    extend.defvjp(doubled, lambda ans, x: lambda g: 3.0 * g)
+    extend.defjvp(doubled, lambda g, ans, x: 3.0 * g)
+    return doubled
+
+
+def _of_autograd() -> dict[str, dict[str, tuple[LayerCall, ...]]]:
+    """Return calls of functions of `gradmgr.compat.autograd`."""
+    found: dict[str, dict[str, tuple[LayerCall, ...]]] = {
+        "deriv": {"TypeError": (_OF_INT,)},
+        "hessian": {
+            "TypeError": (_OF_INT, lambda f: f(lambda p: p["a"])({"a": 1.0}), lambda f: f(lambda x: {"a": x})(1.0))
+        },
+        "holomorphic_grad": {"TypeError": (lambda f: f(abs)(1j * np.ones(2)),)},
+        "grad_named": {"TypeError": (built(3, "x"),), "ValueError": (built(lambda x: x, "z"),)},
+        "make_hvp": {
+            "TypeError": (_OF_INT, _OF_ARRAY),
+            "ValueError": (_of_vector(lambda made, x: made(x)[0](np.ones(3))),),
+        },
+        "hessian_tensor_product": {
+            "TypeError": (*_NO_FUNCTION, lambda f: f(lambda x: x * x)(np.ones(2), np.ones(2))),
+            "ValueError": (_of_vector(lambda made, x: made(x, np.ones(3))),),
+        },
+        "tensor_jacobian_product": {
+            "TypeError": _NO_FUNCTION,
+            "ValueError": (lambda f: f(lambda x: x * x)(np.ones(2), np.ones(3)),),
+        },
+        "make_jvp_reversemode": {
+            "TypeError": (_OF_INT,),
+            "ValueError": (_of_vector(lambda made, x: made(x)(np.ones(3))),),
+        },
+        "make_ggnvp": {
+            "TypeError": (*_NO_FUNCTION, lambda f: f(lambda x: x, lambda y: y)(np.ones(2))(np.ones(2))),
+            "ValueError": (lambda f: f(lambda x: x * x)(np.ones(2))(np.ones(3)),),
+        },
+        "grad_and_aux": {"TypeError": (lambda f: f(lambda x: x)(1.0), lambda f: f(lambda x: (x, 1))(3))},
+        "multigrad_dict": {
+            "TypeError": (*_NO_FUNCTION, lambda f: f(lambda a: a)(), lambda f: f(lambda a: a)(1.0, 2.0))
+        },
+        "core.make_vjp": {
+            "TypeError": (built(3, 1.0), built(abs, 3)),
+            "ValueError": (lambda f: f(lambda x: x * x, np.ones(2))[0](np.ones(3)),),
+        },
+        "core.make_jvp": {
+            "TypeError": (built(3, 1.0), lambda f: f(abs, 3)(1.0)),
+            "ValueError": (lambda f: f(lambda x: x * x, np.ones(2))(np.ones(3)),),
+        },
+        "extend.VSpace": {"TypeError": (built("text"), built({"a": None}))},
+        "misc.flatten": {
+            "TypeError": (built({1: 2.0, "a": 3.0}), built([None])),
+            "ValueError": (lambda f: f(np.ones(3))[1](np.ones(2)),),
+        },
+        "test_util.combo_check": {
+            "gradmgr.errors.GradcheckError": (lambda f: f(_wrong_rule())([np.ones(2)]),),
+            "TypeError": _NO_FUNCTION,
+        },
+        "tracer.Box": {"NotImplementedError": (_subclass, lambda box: box.register(str))},
+        "tracer.Node": {"NotImplementedError": (_subclass,)},
+        "util.subvals": {"IndexError": (built((1, 2), [(5, 1)]),)},
+        "util.subval": {"IndexError": (built((1, 2), -3, 1),)},
+        "wrap_util.unary_to_nary": {
+            "TypeError": (*_NO_FUNCTION, lambda f: f(abs)(3), lambda f: f(abs)(abs, "text")),
+            "IndexError": (lambda f: f(lambda fun, x: fun(x))(abs, 1)(3.0),),
+        },
+    }
+    for name in ("checkpoint", "extend.primitive", "core.primitive", "extend.notrace_primitive"):
+        found[name] = {"TypeError": _NO_FUNCTION}
+    for name in ("const_graph", "const_graph_unary"):
+        found[f"misc.tracers.{name}"] = {"TypeError": _NO_FUNCTION}
+    for name in ("defjvp_argnum", "defjvp_argnums", "defvjp_argnum", "defvjp_argnums"):
+        found[f"extend.{name}"] = {"TypeError": (built(np.sin, abs),)}
+    found["extend.def_linear"] = {"TypeError": (built(np.sin),)}
+    found["misc.optimizers.unflatten_optimizer"] = {"TypeError": _NO_FUNCTION}
+    for name in ("sgd", "rmsprop", "adam"):
+        found[f"misc.optimizers.{name}"] = {"ValueError": (built(lambda x, i: np.ones(3), np.ones(2)),)}
+    for name in ("check_vjp", "check_jvp"):
+        found[f"test_util.{name}"] = {
+            "gradmgr.errors.GradcheckError": (_OF_WRONG_RULE,),
+            "TypeError": (built(abs, "text"),),
+        }
+    return {f"gradmgr.compat.autograd.{name}": calls for name, calls in found.items()}
+
 
 # By full name, and that of an exception; a call takes the function or class.
 OTHERS: MappingProxyType[str, dict[str, tuple[LayerCall, ...]]] = MappingProxyType(
@@ -675,6 +885,7 @@ OTHERS: MappingProxyType[str, dict[str, tuple[LayerCall, ...]]] = MappingProxyTy
             "TypeError": (built("text"), built(1.0, dtype="text")),
             "ValueError": (built([1.0, [2.0]]), built(1.0, device="text")),
         },
+        "gradmgr.Tensor.backward": {"RuntimeError": (built(tensor(1.0)),), "ValueError": (_backward_of_several,)},
         "gradmgr.detect_anomaly": {"RuntimeError": (_nan_in_backward,)},
         "gradmgr.set_detect_anomaly": {"RuntimeError": (_nan_in_backward,)},
         "gradmgr.enable_grad": {"TypeError": (built(3),)},
@@ -692,6 +903,7 @@ OTHERS: MappingProxyType[str, dict[str, tuple[LayerCall, ...]]] = MappingProxyTy
         },
         "gradmgr.distributions.transform_to": {"NotImplementedError": (built(3),)},
         "gradmgr.distributions.transforms.Transform": {"NotImplementedError": (lambda each: each()(1.0),)},
+        **_of_autograd(),
         "gradmgr.graph.to_mermaid": _NOT_RECORDED,
         "gradmgr.graph.to_svg": _NOT_RECORDED,
         "gradmgr.nn.functional.l1_loss": _LOSS,

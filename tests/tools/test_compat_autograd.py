@@ -220,6 +220,32 @@ def test_an_error_in_the_function_leaves_nothing_recording():
     assert t.grad.item() == 4.0
 
 
+@pytest.mark.parametrize(
+    ("call", "kind", "says"),
+    [
+        (
+            lambda: ag.grad(cubes, 3)(X),
+            IndexError,
+            "^grad_of_cubes_wrt_argnum_3: there is no argument 3, as 1",
+        ),
+        (lambda: ag.grad(cubes)(), IndexError, "there is no argument 0, as 0 were given by position"),
+        (lambda: ag.grad_named(cubes, "z"), ValueError, "^grad_named: the function has no argument 'z'; it has x"),
+        (
+            lambda: ag.make_vjp(anp.sin)(X)[0](X[:2]),
+            ValueError,
+            r"the shape of the value, \(3,\); found \(2,\)",
+        ),
+        (lambda: ag.make_jvp(anp.sin)(X)(X[:2]), ValueError, r"the shape of the point, \(3,\); found \(2,\)"),
+        (lambda: ag.make_ggnvp(3), TypeError, "^make_ggnvp takes a function; found int"),
+        (lambda: ag.grad_and_aux(cubes)(X), TypeError, r"functions that return \(value, aux\); found Tensor"),
+        (lambda: util.subval((1, 2), 5, 0), IndexError, "there is no element 5 of 2"),
+    ],
+)
+def test_wrong_calls_say_what_was_asked_and_found(call, kind, says):
+    with pytest.raises(kind, match=says):
+        call()
+
+
 # ---------------------------------------------------------------- numpy
 
 
@@ -496,6 +522,8 @@ def test_flatten_and_back():
     assert flatten([])[0].shape == (0,)
     close(ag.grad(lambda x: anp.sum(flatten({"q": x, "p": [2 * x]})[0] ** 2))(X), 10 * X)
     close(ag.grad(lambda v: anp.sum(unflatten(v)["b"][0] ** 2))(vector), [0, 0, 0, *(2 * X), 0, 0])
+    with pytest.raises(TypeError, match="flatten_func takes a function; found int"):
+        flatten_func(3, 1.0)
     func, _, start = flatten_func(lambda p: {"s": p["a"] * 2}, {"a": X})
     close(func(start), 2 * X)
 

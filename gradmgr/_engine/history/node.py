@@ -12,7 +12,7 @@ from gradmgr._arrays import libraries
 from gradmgr._engine import write_lock
 from gradmgr._engine.context import current, is_tracked, recorders
 from gradmgr._engine.entry import Entry, input_ids, is_result, op_name
-from gradmgr._engine.hooks import Hook, HookPlace, RemovableHandle, ValueHooks, check_hook, hooked_leaf, leaf_hooks_of
+from gradmgr._engine.hooks import Hook, HookPlace, RemovableHandle, ValueHooks, hooked_leaf, leaf_hooks_of
 from gradmgr._engine.tape import Tape
 from gradmgr._engine.tensor import Tensor, describe, wrap
 
@@ -214,7 +214,7 @@ class Node:
         return RemovableHandle([HookPlace(self._hooks("register_prehook", fn).before, fn)])
 
     def _hooks(self, asked: str, hook: Any) -> ValueHooks:
-        check_hook(hook, f"Node.{asked}")
+        errors.check_function(hook, f"Node.{asked}")
         self._open_annotations(asked)
         if self.is_leaf():
             raise errors.RecordingError(

@@ -13,6 +13,9 @@ from gradmgr.compat.autograd._vspace import vspace
 def primitive(f_raw: Callable[..., Any]) -> OldPrimitive:
     """Make an operation as `autograd.extend.primitive` does, with the methods of old programs, which warn.
 
+    Raises:
+        TypeError: `f_raw` is not a function.
+
     >>> import warnings
     >>> from gradmgr.compat.autograd import grad, primitive
     >>> double = primitive(lambda x: 2.0 * x)

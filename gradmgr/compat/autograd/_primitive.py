@@ -73,6 +73,9 @@ def primitive(f_raw: Callable[..., Any]) -> Primitive:
     Positional arguments may be arrays, numbers and containers of them; `f_raw` is given their plain values. Keywords
     are passed as they are.
 
+    Raises:
+        TypeError: `f_raw` is not a function.
+
     >>> import numpy
     >>> from gradmgr.compat.autograd import grad
     >>> from gradmgr.compat.autograd.extend import defvjp, primitive
@@ -89,6 +92,9 @@ def primitive(f_raw: Callable[..., Any]) -> Primitive:
 def notrace_primitive(f_raw: Callable[..., Any]) -> Callable[..., Any]:
     """Make a function that is given the plain values of its arguments, and whose result is a constant.
 
+    Raises:
+        TypeError: `f_raw` is not a function.
+
     >>> import numpy
     >>> from gradmgr.compat.autograd import grad
     >>> from gradmgr.compat.autograd.extend import notrace_primitive
@@ -96,6 +102,7 @@ def notrace_primitive(f_raw: Callable[..., Any]) -> Callable[..., Any]:
     >>> grad(lambda x: x.sum() * size(x))(numpy.array([1.0, 2.0]))
     array([2., 2.])
     """
+    errors.check_function(f_raw, "notrace_primitive")
 
     @functools.wraps(f_raw)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -123,8 +130,7 @@ class Primitive:
     jvp_maker: JvpMaker | None = None
 
     def __init__(self, fun: Callable[..., Any]) -> None:
-        if not callable(fun):
-            raise TypeError(f"primitive takes a function; found {type(fun).__name__}")
+        errors.check_function(fun, "primitive")
         functools.update_wrapper(self, fun, updated=())
         self.fun = fun
 
@@ -371,6 +377,9 @@ def register_notrace(trace_type: type, primitive_fun: Any) -> None:
 def defvjp_argnums(fun: Any, vjpmaker: VjpMaker) -> None:
     """Declare the vjp by all arguments at once: vjpmaker(argnums, ans, args, kwargs)(g) gives one for each argnum.
 
+    Raises:
+        TypeError: `fun` was not made by `primitive`.
+
     >>> from gradmgr.compat.autograd import grad
     >>> from gradmgr.compat.autograd.extend import defvjp_argnums, primitive
     >>> product = primitive(lambda x, y: x * y)
@@ -383,6 +392,9 @@ def defvjp_argnums(fun: Any, vjpmaker: VjpMaker) -> None:
 
 def defvjp_argnum(fun: Any, vjpmaker: VjpMaker) -> None:
     """Declare the vjp by any argument: vjpmaker(argnum, ans, args, kwargs)(g).
+
+    Raises:
+        TypeError: `fun` was not made by `primitive`.
 
     >>> from gradmgr.compat.autograd import grad
     >>> from gradmgr.compat.autograd.extend import defvjp_argnum, primitive
@@ -431,6 +443,9 @@ def defvjp(fun: Any, *vjpmakers: VjpMaker | None, argnums: Iterable[int] | None 
 def defjvp_argnums(fun: Any, jvpmaker: JvpMaker) -> None:
     """Declare the tangent of the result: jvpmaker(argnums, gs, ans, args, kwargs), of all tangents `gs` at once.
 
+    Raises:
+        TypeError: `fun` was not made by `primitive`.
+
     >>> from gradmgr.compat.autograd import make_jvp
     >>> from gradmgr.compat.autograd.extend import defjvp_argnums, primitive
     >>> product = primitive(lambda x, y: x * y)
@@ -445,6 +460,9 @@ def defjvp_argnums(fun: Any, jvpmaker: JvpMaker) -> None:
 
 def defjvp_argnum(fun: Any, jvpmaker: JvpMaker) -> None:
     """Declare the tangent of the result along any argument, jvpmaker(argnum, g, ans, args, kwargs).
+
+    Raises:
+        TypeError: `fun` was not made by `primitive`.
 
     >>> from gradmgr.compat.autograd import make_jvp
     >>> from gradmgr.compat.autograd.extend import defjvp_argnum, primitive
@@ -492,6 +510,9 @@ def defjvp(fun: Any, *jvpfuns: Any, argnums: Iterable[int] | None = None) -> Non
 
 def def_linear(fun: Any) -> None:
     """Declare that a primitive is linear in each of its arguments, for forward mode.
+
+    Raises:
+        TypeError: `fun` was not made by `primitive`.
 
     >>> import numpy
     >>> from gradmgr.compat.autograd import make_jvp

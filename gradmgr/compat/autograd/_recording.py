@@ -143,11 +143,18 @@ class Recording:
         return self._point.derivatives(found)
 
 
+def _broadcast(a: Any, shape: tuple[int, ...], must: str) -> Any:
+    try:
+        return np.broadcast_to(a, shape)
+    except ValueError:
+        raise errors.ShapeError(f"{must}, {shape}; found {a.shape}") from None
+
+
 def _as_cotangent(u: Any, y: Tensor) -> Any:
     if not isinstance(u, Tensor):
         u = u if libraries.is_array(u) else np.asarray(u)
         if u.shape != y.shape:
-            u = np.broadcast_to(u, y.shape)
+            u = _broadcast(u, y.shape, "vjp: the cotangent must have the shape of the value")
     return conjugate(u)
 
 
@@ -181,5 +188,6 @@ def _zeros_like(y: Any) -> Any:
 
 def _as_tangent(v: Any, t: Tensor) -> Any:
     """Return a direction in the shape and dtype of a Tensor, recorded if it is tracked."""
-    v = v if isinstance(v, Tensor) else wrap(np.broadcast_to(np.asarray(v), t.shape).copy())
+    if not isinstance(v, Tensor):
+        v = wrap(_broadcast(np.asarray(v), t.shape, "jvp: the direction must have the shape of the point").copy())
     return v if v.dtype == t.dtype else as_type(v, t.dtype)

@@ -24,6 +24,9 @@ class VSpace:
         size: the number of real numbers in it.
         iscomplex: whether it is an array of complex numbers.
 
+    Raises:
+        TypeError: the value is of no type that has a vector space.
+
     >>> import numpy
     >>> from gradmgr.compat.autograd.extend import vspace
     >>> space = vspace(numpy.zeros((2, 3)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from gradmgr import errors
 from gradmgr.compat.autograd._deprecated import primitive, primitive_jvps, primitive_vjps
 from gradmgr.compat.autograd._primitive import (
     JVPNode,
@@ -52,11 +53,16 @@ primitive_with_deprecation_warnings = primitive
 def make_vjp(fun: Callable[..., Any], x: Any) -> tuple[Callable[[Any], Any], Any]:
     """Return the vjp of a function of one argument at a point, and its value there.
 
+    Raises:
+        TypeError: `fun` is not a function, or the argument holds nothing to differentiate by.
+        ValueError: in vjp(g), g has another shape than the value.
+
     >>> from gradmgr.compat.autograd.core import make_vjp
     >>> vjp, value = make_vjp(lambda x: x**2, 3.0)
     >>> value, vjp(10.0)
     (np.float64(9.0), np.float64(60.0))
     """
+    errors.check_function(fun, "make_vjp")
     recording = Recording(fun, x)
     return recording.vjp, recording.value
 
@@ -64,8 +70,13 @@ def make_vjp(fun: Callable[..., Any], x: Any) -> tuple[Callable[[Any], Any], Any
 def make_jvp(fun: Callable[..., Any], x: Any) -> Callable[[Any], tuple[Any, Any]]:
     """Return a function of a direction, which gives the value of `fun` at a point and the derivative along it.
 
+    Raises:
+        TypeError: `fun` is not a function, or the argument holds nothing to differentiate by.
+        ValueError: in a call, the direction has another shape than the argument.
+
     >>> from gradmgr.compat.autograd.core import make_jvp
     >>> make_jvp(lambda x: x**2, 3.0)(10.0)
     (np.float64(9.0), np.float64(60.0))
     """
+    errors.check_function(fun, "make_jvp")
     return lambda v: value_and_tangent(fun, x, v)

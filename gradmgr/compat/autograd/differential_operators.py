@@ -128,6 +128,9 @@ egrad = elementwise_grad
 def deriv(fun: Function, x: Any) -> Any:
     """Return a function that gives the derivative along a vector of ones, by forward mode.
 
+    Raises:
+        TypeError: the argument holds nothing to differentiate by, as an int does not.
+
     >>> import gradmgr.compat.autograd.numpy as np
     >>> from gradmgr.compat.autograd import deriv
     >>> deriv(lambda x: np.array([x, x**2]))(3.0)
@@ -162,6 +165,9 @@ def jacobian(fun: Function, x: Any) -> Any:
 def hessian(fun: Function, x: Any) -> Any:
     """Return a function that gives the Hessian, the Jacobian of the gradient.
 
+    Raises:
+        TypeError: the function's value or its argument is a container, or the argument holds no floats.
+
     >>> import gradmgr.compat.autograd.numpy as np
     >>> from gradmgr.compat.autograd import hessian
     >>> hessian(lambda x: x[0] ** 2 * x[1])(np.array([1.0, 3.0]))
@@ -175,6 +181,9 @@ def hessian(fun: Function, x: Any) -> Any:
 def holomorphic_grad(fun: Function, x: Any) -> Any:
     """Return a function that gives the complex derivative of a holomorphic function.
 
+    Raises:
+        TypeError: the function's value is not one number, or the argument holds no floats.
+
     >>> from gradmgr.compat.autograd import holomorphic_grad
     >>> holomorphic_grad(lambda z: z**2)(1 + 2j)
     np.complex128(2+4j)
@@ -187,16 +196,28 @@ def holomorphic_grad(fun: Function, x: Any) -> Any:
 def grad_named(fun: Function, argname: str) -> Function:
     """Return the gradient by the argument of this name, which must be passed by position.
 
+    Raises:
+        TypeError: `fun` is not a function.
+        ValueError: it has no argument of this name.
+
     >>> from gradmgr.compat.autograd import grad_named
     >>> grad_named(lambda x, y: x * y**2, "y")(2.0, 3.0)
     np.float64(12.0)
     """
-    return grad(fun, list(inspect.signature(fun).parameters).index(argname))  # type: ignore[no-any-return]  # of a function of the program
+    errors.check_function(fun, "grad_named")
+    names = list(inspect.signature(fun).parameters)
+    if argname not in names:
+        raise ValueError(f"grad_named: the function has no argument {argname!r}; it has {', '.join(names)}")
+    return grad(fun, names.index(argname))  # type: ignore[no-any-return]  # of a function of the program
 
 
 @unary_to_nary
 def make_hvp(fun: Function, x: Any) -> Any:
     """Return a function that gives (hvp, gradient): hvp(v) is the product of the Hessian at the arguments with v.
+
+    Raises:
+        TypeError: the function's value is not one real number, or the argument holds no floats.
+        ValueError: in hvp(v), v has another shape than the argument.
 
     >>> import gradmgr.compat.autograd.numpy as np
     >>> from gradmgr.compat.autograd import make_hvp
@@ -209,6 +230,10 @@ def make_hvp(fun: Function, x: Any) -> Any:
 
 def hessian_tensor_product(fun: Function, argnum: int = 0) -> Function:
     """Return a function of (*args, tensor) that gives the product of the Hessian with a tensor.
+
+    Raises:
+        TypeError: `fun` is not a function, or its value is not one real number.
+        ValueError: in a call, the tensor has another shape than the argument.
 
     >>> import gradmgr.compat.autograd.numpy as np
     >>> from gradmgr.compat.autograd import hessian_vector_product
@@ -230,11 +255,16 @@ hessian_vector_product = hvp = hessian_tensor_product
 def tensor_jacobian_product(fun: Function, argnum: int = 0) -> Function:
     """Return a function of (*args, tensor) that gives the product of a tensor with the Jacobian.
 
+    Raises:
+        TypeError: `fun` is not a function.
+        ValueError: in a call, the tensor has another shape than the function's value.
+
     >>> import gradmgr.compat.autograd.numpy as np
     >>> from gradmgr.compat.autograd import tensor_jacobian_product
     >>> tensor_jacobian_product(lambda x: x**2)(np.array([1.0, 2.0]), np.array([1.0, 10.0]))
     array([ 2., 40.])
     """
+    errors.check_function(fun, "tensor_jacobian_product")
 
     def product(*args: Any, **kwargs: Any) -> Any:
         *args_of_fun, tensor = args
@@ -249,6 +279,10 @@ vector_jacobian_product = tensor_jacobian_product
 @unary_to_nary
 def make_jvp_reversemode(fun: Function, x: Any) -> Any:
     """Return a function that gives jvp(v), computed as the vjp of the vjp, for functions without a forward rule.
+
+    Raises:
+        TypeError: the argument holds nothing to differentiate by, as an int does not.
+        ValueError: in jvp(v), v has another shape than the argument.
 
     >>> import gradmgr.compat.autograd.numpy as np
     >>> from gradmgr.compat.autograd import make_jvp_reversemode
@@ -268,12 +302,17 @@ def make_ggnvp(f: Function, g: Function = _half_square, f_argnum: int = 0) -> Fu
 
     The matrix is J' H J, of the Jacobian J of f and the Hessian H of g.
 
+    Raises:
+        TypeError: `f` is not a function, or the value of `g` is not one real number.
+        ValueError: in ggnvp(v), v has another shape than the argument.
+
     >>> import gradmgr.compat.autograd.numpy as np
     >>> from gradmgr.compat.autograd import make_ggnvp
     >>> matrix = np.array([[1.0, 2.0], [0.0, 1.0]])
     >>> make_ggnvp(lambda x: matrix @ x)(np.zeros(2))(np.array([1.0, 0.0]))  # the first column of matrix.T @ matrix
     array([1., 2.])
     """
+    errors.check_function(f, "make_ggnvp")
 
     def at(f: Function, x: Any) -> Any:
         recording = Recording(f, x)
@@ -288,6 +327,9 @@ def make_ggnvp(f: Function, g: Function = _half_square, f_argnum: int = 0) -> Fu
 def grad_and_aux(fun: Function, x: Any) -> Any:
     """Return a function that gives the gradient of the first of two results, and the second.
 
+    Raises:
+        TypeError: the function does not return two values, or the argument holds no floats.
+
     >>> from gradmgr.compat.autograd import grad_and_aux
     >>> grad_and_aux(lambda x: (x**2, "note"))(3.0)
     (np.float64(6.0), 'note')
@@ -295,7 +337,10 @@ def grad_and_aux(fun: Function, x: Any) -> Any:
     aux: list[Any] = []
 
     def first(x: Any) -> Any:
-        value, more = fun(x)
+        made = fun(x)
+        if not isinstance(made, (tuple, list)) or len(made) != 2:
+            raise TypeError(f"grad_and_aux applies to functions that return (value, aux); found {type(made).__name__}")
+        value, more = made
         aux.append(more)
         return value, more
 
@@ -312,10 +357,14 @@ def _zeros(leaf: Any) -> Any:
 def multigrad_dict(fun: Function) -> Function:
     """Return a function that gives a dict of the gradients by all arguments, by their names.
 
+    Raises:
+        TypeError: `fun` is not a function, or a call has not its arguments.
+
     >>> from gradmgr.compat.autograd import multigrad_dict
     >>> multigrad_dict(lambda a, b=2.0: a * b)(3.0)
     {'a': np.float64(2.0), 'b': np.float64(3.0)}
     """
+    errors.check_function(fun, "multigrad_dict")
     signature = inspect.signature(fun)
 
     def of_arguments(arguments: dict[str, Any]) -> Any:
@@ -335,10 +384,14 @@ def multigrad_dict(fun: Function) -> Function:
 def checkpoint(fun: Function) -> Function:
     """Return a function that keeps no values in between for backward, which computes them again.
 
+    Raises:
+        TypeError: `fun` is not a function.
+
     >>> from gradmgr.compat.autograd import checkpoint, grad
     >>> grad(checkpoint(lambda x: x**3))(2.0)
     np.float64(12.0)
     """
+    errors.check_function(fun, "checkpoint")
 
     @functools.wraps(fun, updated=())
     def call(*args: Any, **kwargs: Any) -> Any:

@@ -39,7 +39,7 @@ def check_equivalent(x: Any, y: Any) -> None:
     """Raise unless two values have the same form, shapes and dtypes and agree along a random direction.
 
     Raises:
-        errors.GradcheckError: they differ; it is an AssertionError, too.
+        gradmgr.errors.GradcheckError: they differ; it is an AssertionError, too.
 
     >>> import numpy
     >>> from gradmgr.compat.autograd.test_util import check_equivalent
@@ -58,6 +58,10 @@ def check_equivalent(x: Any, y: Any) -> None:
 
 def check_vjp(f: Callable[..., Any], x: Any) -> None:
     """Compare the vjp of a function at a point with the difference quotient; raise where they differ.
+
+    Raises:
+        gradmgr.errors.GradcheckError: they differ; it is an AssertionError, too.
+        TypeError: the argument holds nothing to differentiate by.
 
     >>> import numpy
     >>> from gradmgr.compat.autograd.test_util import check_vjp
@@ -80,6 +84,10 @@ def check_vjp(f: Callable[..., Any], x: Any) -> None:
 
 def check_jvp(f: Callable[..., Any], x: Any) -> None:
     """Compare the jvp of a function at a point with the difference quotient; raise where they differ.
+
+    Raises:
+        gradmgr.errors.GradcheckError: they differ; it is an AssertionError, too.
+        TypeError: the argument holds nothing to differentiate by.
 
     >>> import numpy
     >>> from gradmgr.compat.autograd.test_util import check_jvp
@@ -111,7 +119,7 @@ def check_grads(f: Callable[..., Any], x: Any, modes: Sequence[str] = ("fwd", "r
     >>> check_grads(np.tanh, modes=["rev"])(0.5)
 
     Raises:
-        errors.GradcheckError: they differ; it is an AssertionError, too.
+        gradmgr.errors.GradcheckError: they differ; it is an AssertionError, too.
         ValueError: an unknown mode.
     """
     if not set(modes) <= {"fwd", "rev"}:
@@ -142,6 +150,10 @@ def combo_check(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Callable[
         fun: the function.
         args: of `check_grads`, after the function.
         kwargs: of `check_grads`.
+
+    Raises:
+        gradmgr.errors.GradcheckError: with a combination they differ.
+        TypeError: `fun` is not a function.
 
     >>> import numpy
     >>> from gradmgr.compat.autograd.test_util import combo_check

@@ -73,6 +73,9 @@ def getval(x: Any) -> Any:
 class Node:
     """The base of autograd's node classes, which cannot be derived from here.
 
+    Raises:
+        NotImplementedError: a class is derived from it.
+
     >>> from gradmgr.compat.autograd.tracer import Node
     >>> class MyNode(Node):  # doctest: +ELLIPSIS
     ...     pass

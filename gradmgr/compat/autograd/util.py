@@ -14,18 +14,26 @@ __all__ = ["func", "quick_grad_check", "subval", "subvals"]
 def subvals(x: Iterable[Any], ivs: Iterable[tuple[int, Any]]) -> tuple[Any, ...]:
     """Return a tuple of the elements of `x`, but for those in `ivs`, pairs of a position and a value.
 
+    Raises:
+        IndexError: a position is out of range.
+
     >>> from gradmgr.compat.autograd.util import subvals
     >>> subvals((1, 2, 3), [(0, "a"), (2, "c")])
     ('a', 2, 'c')
     """
     values = list(x)
     for position, value in ivs:
+        if not -len(values) <= position < len(values):
+            raise IndexError(f"subvals: there is no element {position} of {len(values)}")
         values[position] = value
     return tuple(values)
 
 
 def subval(x: Iterable[Any], i: int, v: Any) -> tuple[Any, ...]:
     """Return a tuple of the elements of `x`, but for number `i`, which is `v`.
+
+    Raises:
+        IndexError: the position is out of range.
 
     >>> from gradmgr.compat.autograd.util import subval
     >>> subval(("a", "b", "c"), 1, "x")
@@ -61,7 +69,7 @@ def quick_grad_check(
         ignored: the tolerances and settings of autograd's function, which have no effect there either.
 
     Raises:
-        errors.GradcheckError: they differ; it is an AssertionError, too.
+        gradmgr.errors.GradcheckError: they differ; it is an AssertionError, too.
 
     >>> import warnings
     >>> import numpy

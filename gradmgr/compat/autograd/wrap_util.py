@@ -6,6 +6,8 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from gradmgr import errors
+
 __all__ = ["unary_to_nary"]
 
 
@@ -14,25 +16,35 @@ def unary_to_nary(unary_operator: Callable[..., Any]) -> Callable[..., Any]:
 
     With a tuple of numbers for `argnum`, x is the tuple of these arguments.
 
+    Raises:
+        TypeError: the operator is not a function; in op(fun, argnum), `fun` is none, or `argnum` is no int, nor ints.
+        IndexError: in a call of the result there is no argument `argnum`.
+
     >>> from gradmgr.compat.autograd.wrap_util import unary_to_nary
     >>> twice = unary_to_nary(lambda fun, x: fun(fun(x)))
     >>> twice(lambda a, b: a + 10 * b, argnum=1)(1, 2)
     211
     """
+    errors.check_function(unary_operator, "unary_to_nary")
 
     @functools.wraps(unary_operator)
     def nary_operator(
         fun: Callable[..., Any], argnum: int | Sequence[int] = 0, *op_args: Any, **op_kwargs: Any
     ) -> Callable[..., Any]:
         name = getattr(unary_operator, "__name__", "the operator")
-        if not callable(fun):
-            raise TypeError(f"{name} takes a function; found {type(fun).__name__}")
+        errors.check_function(fun, name)
         if isinstance(argnum, bool) or not isinstance(argnum, (int, tuple, list)):
             raise TypeError(f"{name}: argnum is an int or a tuple of ints; found {argnum!r}")
 
         @functools.wraps(fun, updated=())
         def nary_f(*args: Any, **kwargs: Any) -> Any:
-            x = args[argnum] if isinstance(argnum, int) else tuple([args[k] for k in argnum])
+            try:
+                x = args[argnum] if isinstance(argnum, int) else tuple([args[k] for k in argnum])
+            except IndexError:
+                raise IndexError(
+                    f"{nary_f.__name__}: there is no argument {argnum}, as {len(args)} were given by position; what is "
+                    "differentiated by is passed by position"
+                ) from None
 
             def unary_f(x: Any) -> Any:
                 given = list(args)

@@ -123,6 +123,11 @@ def check_word(value: Any, among: tuple[str, ...], name: str, asked: str) -> Non
 
 def check_not_in_place(inplace: bool, asked: str) -> None:
     """Refuse inplace=True. Programs written for torch may rely on what it does, so it is not ignored."""
+    if not isinstance(inplace, (bool, np.bool_)):
+        raise TypeError(
+            f"{asked}: inplace must be False; found {type(inplace).__name__}; a layer is made first and then called, "
+            f"as in {asked}()(x)"
+        )
     if inplace:
         raise ValueError(
             f"{asked}: inplace=True is not there, as no layer writes to what it is given; leave it out, and use what "

@@ -38,6 +38,7 @@ from gradmgr.ops.arithmetic import sum_of
 from gradmgr.ops.convert import lift, wide_dtype, widen_half
 from gradmgr.ops.extrema import maximum
 from gradmgr.ops.join import concatenate
+from gradmgr.ops.naming import named_errors
 from gradmgr.ops.norms import norm
 from gradmgr.ops.products import einsum
 
@@ -953,5 +954,6 @@ def normalize(input: Any, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> A
     x = one_array(input)
     check_inexact("normalize", input=x)
     wide = widen_half(x)
-    y = wide / maximum(norm(wide, p, integer(dim, "dim", "normalize"), True), eps)
+    with named_errors("normalize"):
+        y = wide / maximum(norm(wide, p, integer(dim, "dim", "normalize"), True), eps)
     return y if y.dtype == x.dtype else as_type(y, x.dtype)

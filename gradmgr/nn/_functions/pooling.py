@@ -470,7 +470,8 @@ def check_windows(
 
 def _windows(asked: str, axes: int, x: Any, *settings: Any) -> Geometry:
     """Check the arguments, those of `check_windows`, and return the geometry of the windows."""
-    return geometry_of(*check_windows(asked, axes, x, *settings))
+    size, kernel, out, stride, padding, dilation = check_windows(asked, axes, x, *settings)
+    return geometry_of(size, kernel, out, stride, padding, dilation)
 
 
 def check_divisor(divisor_override: Any, asked: str) -> int | None:

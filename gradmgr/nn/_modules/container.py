@@ -142,6 +142,8 @@ class Sequential(_Row):
     def _checked(self, module: Any) -> Module:
         if isinstance(module, Module):
             return module
+        if isinstance(module, (list, tuple)):
+            raise TypeError(f"{type(self).__name__} takes Modules one by one; found a list: unpack it, as in (*layers)")
         if isinstance(module, type) or not callable(module):
             raise TypeError(f"{type(self).__name__} holds Modules and plain functions; found {_describe_found(module)}")
         return PlainFunction(module)

@@ -13,7 +13,7 @@ from gradmgr._arrays import libraries
 from gradmgr._arrays.atomic import Call, run_atomically
 from gradmgr._arrays.captured import capturing
 from gradmgr._engine import write_lock
-from gradmgr._engine.hooks import HookPlace, Hooks, RemovableHandle, check_hook
+from gradmgr._engine.hooks import HookPlace, Hooks, RemovableHandle
 from gradmgr._engine.mutation import calls_to_write
 from gradmgr._engine.parameter import Parameter, parameter_around
 from gradmgr._engine.row_sparse import zeros_like
@@ -251,13 +251,13 @@ class Module:
         ...     gm.backward(layer(x * 2).sum())
         [1. 0.] [1. 1.]
         """
-        check_hook(hook, "register_full_backward_hook")
+        errors.check_function(hook, "register_full_backward_hook")
         return self._add_hook("_post_hooks", BackwardHook(hook), "register_full_backward_hook", prepend, False)
 
     def _add_hook(
         self, attribute: str, hook: Callable[..., Any], caller: str, prepend: bool, with_kwargs: bool
     ) -> RemovableHandle:
-        check_hook(hook, caller)
+        errors.check_function(hook, caller)
         if with_kwargs:
             hook = WithKeywords(hook)
         if getattr(self, attribute) is None:

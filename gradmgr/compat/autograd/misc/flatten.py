@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 import gradmgr.numpy as gnp
+from gradmgr import errors
 from gradmgr._engine.tensor import raw
 
 __all__ = ["flatten", "flatten_func"]
@@ -17,6 +18,10 @@ def flatten(value: Any) -> tuple[Any, Callable[[Any], Any]]:
     """Return the numbers in nested lists, tuples and dicts as one vector, and the function that puts them back.
 
     Dicts are read in the order of their keys, which must be sortable.
+
+    Raises:
+        TypeError: the keys of a dict cannot be sorted, or a leaf is no array or number.
+        ValueError: in unflatten(vector), there are fewer numbers than in `value`.
 
     >>> import numpy
     >>> from gradmgr.compat.autograd.misc import flatten
@@ -66,10 +71,14 @@ def _filled(value: Any, vector: Any, start: int) -> tuple[Any, int]:
 def flatten_func(func: Callable[..., Any], example: Any) -> tuple[Callable[..., Any], Callable[[Any], Any], Any]:
     """Return a function of containers as one of vectors, the function that makes containers, and the first vector.
 
+    Raises:
+        TypeError: `func` is not a function.
+
     >>> from gradmgr.compat.autograd.misc.flatten import flatten_func
     >>> of_vector, unflatten, first = flatten_func(lambda p: {"w": p["w"] * 2.0, "b": p["b"]}, {"w": 3.0, "b": 1.0})
     >>> first, of_vector(first)
     (array([1., 3.]), array([1., 6.]))
     """
     vector, unflatten = flatten(example)
+    errors.check_function(func, "flatten_func")
     return (lambda x, *args: flatten(func(unflatten(x), *args))[0]), unflatten, vector

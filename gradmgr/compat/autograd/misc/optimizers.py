@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from gradmgr import errors
 from gradmgr.compat.autograd.misc.flatten import flatten
 
 __all__ = ["adam", "rmsprop", "sgd", "unflatten_optimizer"]
@@ -19,6 +20,9 @@ Callback = Callable[[Any, int, Any], Any]
 def unflatten_optimizer(optimize: Callable[..., Any]) -> Callable[..., Any]:
     """Make an optimiser of containers of one of vectors: optimize(grad, x0, callback, ...).
 
+    Raises:
+        TypeError: `optimize` is not a function.
+
     >>> from gradmgr.compat.autograd.misc.optimizers import unflatten_optimizer
     >>> @unflatten_optimizer
     ... def one_step(grad, x, callback=None):
@@ -26,6 +30,7 @@ def unflatten_optimizer(optimize: Callable[..., Any]) -> Callable[..., Any]:
     >>> one_step(lambda p, i: {"a": 2.0 * p["a"], "b": 2.0 * p["b"]}, {"a": 1.0, "b": 4.0})
     {'a': np.float64(0.5), 'b': np.float64(2.0)}
     """
+    errors.check_function(optimize, "unflatten_optimizer")
 
     @functools.wraps(optimize)
     def of_containers(grad: Gradient, x0: Any, callback: Callback | None = None, *args: Any, **kwargs: Any) -> Any:
@@ -64,6 +69,9 @@ def sgd(
 ) -> Any:
     """Return the point after so many steps of gradient descent with momentum.
 
+    Raises:
+        ValueError: the gradient has another number of elements than `x`.
+
     >>> from gradmgr.compat.autograd.misc.optimizers import sgd
     >>> sgd(lambda x, i: 2 * (x - 3.0), 0.0).round(3)
     np.float64(3.0)
@@ -89,6 +97,9 @@ def rmsprop(
     eps: float = 1e-8,
 ) -> Any:
     """Return the point after so many steps of RMSprop: steps over the root of a running mean of squared gradients.
+
+    Raises:
+        ValueError: the gradient has another number of elements than `x`.
 
     >>> import numpy
     >>> from gradmgr.compat.autograd.misc.optimizers import rmsprop
@@ -117,6 +128,9 @@ def adam(
     eps: float = 1e-8,
 ) -> Any:
     """Return the point after so many steps of Adam (Kingma and Ba, 2015, algorithm 1).
+
+    Raises:
+        ValueError: the gradient has another number of elements than `x`.
 
     >>> import numpy
     >>> from gradmgr.compat.autograd.misc.optimizers import adam

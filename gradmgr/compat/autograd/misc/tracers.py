@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from gradmgr import errors
 from gradmgr._transforms.compiled import compile as _compile
 from gradmgr.compat.autograd.tracer import getval, isbox
 
@@ -20,12 +21,16 @@ def const_graph(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Callable[
     A call runs the NumPy calls of earlier ones again, without the Python code around them. What autograd takes on
     trust is checked: where the function depends on more than its arguments, or takes another way, it runs as written.
 
+    Raises:
+        TypeError: `fun` is not a function.
+
     >>> import numpy
     >>> from gradmgr.compat.autograd.misc.tracers import const_graph
     >>> scaled = const_graph(lambda a, x: a * numpy.tanh(x), 2.0)
     >>> [scaled(numpy.array([0.0, x])).round(3).tolist() for x in (1.0, 2.0, 3.0)]
     [[0.0, 1.523], [0.0, 1.928], [0.0, 1.99]]
     """
+    errors.check_function(fun, "const_graph")
     compiled = _compile(functools.partial(fun, *args, **kwargs))
 
     @functools.wraps(fun, updated=())
@@ -38,6 +43,9 @@ def const_graph(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Callable[
 
 def const_graph_unary(fun: Callable[..., Any]) -> Callable[[Any], Any]:
     """Return a function of one argument, as `const_graph` does.
+
+    Raises:
+        TypeError: `fun` is not a function.
 
     >>> from gradmgr.compat.autograd.misc.tracers import const_graph_unary
     >>> const_graph_unary(lambda x: x**2)(3.0)
