@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -191,6 +192,15 @@ _triangular: Function = custom(
 _TRANS = {0: 0, 1: 1, 2: 2, "N": 0, "T": 1, "C": 2}
 
 
+def _are_finite(a: Any) -> bool:
+    """Tell whether all numbers are finite: by the sum of their squares, which takes 9 us for 300 x 300 and not 20."""
+    if a.__class__ is np.ndarray and a.dtype.char in "fdFD":
+        numbers = a.ravel("K")  # a view, where they lie together
+        if math.isfinite(np.vdot(numbers, numbers).real):
+            return True
+    return bool(np.isfinite(a).all())  # squares may overflow
+
+
 def solve_triangular(
     a: Any,
     b: Any,
@@ -217,7 +227,7 @@ def solve_triangular(
     if a.ndim < 2 or a.shape[-1] != a.shape[-2]:
         raise ValueError(f"solve_triangular: expected square matrix; found shape {a.shape}")
     check_columns("solve_triangular", a, b)
-    if check_finite and not (np.isfinite(raw(a)).all() and np.isfinite(raw(b)).all()):
+    if check_finite and not (_are_finite(raw(a)) and _are_finite(raw(b))):
         raise ValueError("solve_triangular: array must not contain infs or NaNs")
     vector, way = b.ndim == 1, _TRANS[trans]
     a, b = cast_to(a, dtype), cast_to(expand_dims(b, -1) if vector else b, dtype)

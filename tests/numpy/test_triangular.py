@@ -135,6 +135,20 @@ def test_a_large_matrix_that_is_not_positive_definite_has_no_cholesky_factor():
         gnp.linalg.cholesky(tensor(a))
 
 
+@pytest.mark.parametrize("wrong", [np.inf, -np.inf, np.nan])
+@pytest.mark.parametrize("dtype", ["f4", "f8", "c16"])
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_numbers_that_are_not_finite_are_refused_and_large_ones_are_not(wrong, dtype, order):
+    a, b = np.asarray(np.eye(4), dtype, order=order), np.ones((4, 1), dtype)
+    large = np.finfo(dtype).max / 4  # whose square is infinite
+    found = gnp.linalg.solve_triangular(tensor(a * large), b, lower=True)
+    np.testing.assert_allclose(found, 1 / large * b)
+    a[1, 3] = wrong  # above the diagonal, where SciPy looks, too
+    for given in ((a, b), (np.eye(4), np.full_like(b, wrong))):
+        with pytest.raises(ValueError, match="solve_triangular: array must not contain infs or NaNs"):
+            gnp.linalg.solve_triangular(tensor(given[0]), given[1], lower=True)
+
+
 @pytest.mark.parametrize("count", [2, 70])
 def test_the_gradient_of_ill_conditioned_factors_is_as_accurate_in_a_stack(count):
     """Against the formula in extended precision: the error of both ways grows with the condition number, 1e10."""

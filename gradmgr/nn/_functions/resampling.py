@@ -53,8 +53,10 @@ class Taps(NamedTuple):
 
     def like(self, x: Any) -> tuple[Any, Any]:
         """Return positions and weights in the widths of the numbers of x, as kernels take them."""
-        weights = np.ones(self.places.shape) if self.weights is None else self.weights
-        return self.places.astype(f"i{x.itemsize}"), weights.astype(x.dtype)
+        places = self.places.astype(np.int32 if x.itemsize == 4 else np.int64, copy=False)
+        if self.weights is None:
+            return places, np.ones(places.shape, x.dtype)
+        return places, self.weights.astype(x.dtype, copy=False)
 
 
 # ---------------------------------------------------------------- pad
@@ -89,11 +91,11 @@ def pad(input: Any, pad: Sequence[int], mode: str = "constant", value: float | N
     if value is not None and mode != "constant":
         raise ValueError(f"pad: mode {mode!r} takes no value; found {value!r}")
     widths = _widths_by_axis(x.shape, pad, mode)
-    cuts = tuple([slice(max(0, -low), n - max(0, -high)) for n, (low, high) in zip(x.shape, widths, strict=True)])
     if any(low < 0 or high < 0 for low, high in widths):
-        x = x[cuts]
+        x = x[tuple([slice(max(0, -low), n - max(0, -high)) for n, (low, high) in zip(x.shape, widths, strict=True)])]
+        widths = [(max(0, low), max(0, high)) for low, high in widths]
     options = {} if value is None else {"constant_values": value}
-    return numpy_pad.pad(x, [(max(0, low), max(0, high)) for low, high in widths], mode=_PADDINGS[mode], **options)
+    return numpy_pad.pad(x, widths, mode=_PADDINGS[mode], **options)
 
 
 def _widths_by_axis(shape: tuple[int, ...], widths: Any, mode: str) -> list[tuple[int, int]]:
@@ -107,6 +109,8 @@ def _widths_by_axis(shape: tuple[int, ...], widths: Any, mode: str) -> list[tupl
     pairs = list(zip(read[::2], read[1::2], strict=True))
     by_axis = [(0, 0)] * (len(shape) - len(pairs)) + pairs[::-1]
     for n, pair in zip(shape, by_axis, strict=True):
+        if pair == (0, 0):
+            continue
         most = {"constant": max(pair), "replicate": max(pair) if n else 0, "reflect": n - 1, "circular": n}[mode]
         if max(pair) > max(most, 0) or sum([min(0, width) for width in pair]) < -n:
             raise errors.ShapeError(f"pad: mode {mode!r} can't pad an axis of {n} numbers by {pair}")
@@ -166,11 +170,16 @@ def interpolate(
         for axis, new in enumerate(lengths, 2):
             z = mean_of_windows(z, axis, new)
         return narrow_to(z, x.dtype)
-    resized = []
+    resized: list[Taps | None] = []
+    found: dict[tuple[int, int, float], Taps] = {}  # axes of equal lengths have the same
     for old, new, factor in zip(x.shape[2:], lengths, factors, strict=True):
-        is_changed = new != old or factor not in (None, 1)
         step = old / new if factor is None else 1 / factor
-        resized.append(_taps(old, new, step, mode, bool(align_corners)) if is_changed else None)
+        if new == old and factor in (None, 1):
+            resized.append(None)
+            continue
+        if (old, new, step) not in found:
+            found[old, new, step] = _taps(old, new, step, mode, bool(align_corners))
+        resized.append(found[old, new, step])
     return narrow_to(_resize(z, tuple(resized)), x.dtype)
 
 
@@ -242,7 +251,7 @@ def _taps(old: int, new: int, step: float, mode: str, align_corners: bool) -> Ta
         np.subtract(1, np.minimum(source - below, 1.0, out=weights[1]), out=weights[0])
         return Taps(places, weights)
     below = np.floor(source).astype(np.intp)
-    places = np.stack([np.clip(below + k, 0, old - 1) for k in range(-1, 3)])
+    places = np.minimum(np.maximum(below + np.arange(-1, 3)[:, None], 0), old - 1)  # clip takes three times as long
     return Taps(places, np.stack(cubic_weights(source - below)))
 
 
