@@ -75,6 +75,7 @@ html_logo = "_static/logo.svg"
 html_favicon = "_static/logo.svg"
 html_copy_source = False
 html_show_sourcelink = False
+html_context = {"default_mode": "auto"}  # light or dark as the system is; the theme reports an error if it is not told
 html_theme_options = {
     "github_url": _project["urls"]["Homepage"],
     "header_links_before_dropdown": 6,
