@@ -85,6 +85,7 @@ html_theme_options = {
     "navigation_with_keys": False,
     "pygments_dark_style": "github-dark",
     "pygments_light_style": "a11y-light",
+    "secondary_sidebar_items": {"**": ["page-toc"], "coverage": []},  # a table of seven columns needs the room
     "show_prev_next": True,
     "show_toc_level": 2,
     "footer_start": ["copyright"],
