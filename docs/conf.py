@@ -75,6 +75,7 @@ html_logo = "_static/logo.svg"
 html_favicon = "_static/logo.svg"
 html_copy_source = False
 html_show_sourcelink = False
+html_context = {"default_mode": "auto"}  # light or dark as the system is; the theme reports an error if it is not told
 html_theme_options = {
     "github_url": _project["urls"]["Homepage"],
     "header_links_before_dropdown": 6,
@@ -84,6 +85,7 @@ html_theme_options = {
     "navigation_with_keys": False,
     "pygments_dark_style": "github-dark",
     "pygments_light_style": "a11y-light",
+    "secondary_sidebar_items": {"**": ["page-toc"], "coverage": []},  # a table of seven columns needs the room
     "show_prev_next": True,
     "show_toc_level": 2,
     "footer_start": ["copyright"],

@@ -1,6 +1,7 @@
 """Write the gallery: a page for each example with its picture and source, and one that shows all pictures."""
 
 import ast
+import re
 from pathlib import Path
 
 from sphinx.application import Sphinx
@@ -9,6 +10,7 @@ from sphinx.util.typing import ExtensionMetadata
 DOCS = Path(__file__).parents[1]
 EXAMPLES = DOCS.parent / "examples"
 GALLERY = DOCS / "gallery"
+OPTION = re.compile(r"(?<!\S)(--[a-z][a-z-]*)")
 
 INTRO = """\
 # Gallery
@@ -47,7 +49,17 @@ def write_gallery() -> None:
 def docstring(name: str) -> str:
     """Return what an example says of itself."""
     text = (EXAMPLES / f"{name}.py").read_text(encoding="utf-8")
-    return ast.get_docstring(ast.parse(text)) or ""
+    return with_options_as_code(ast.get_docstring(ast.parse(text)) or "")
+
+
+def with_options_as_code(text: str) -> str:
+    """Put options between backquotes, where they are not: else two hyphens would become a dash.
+
+    >>> with_options_as_code("Draw it; --out names the file, and `--steps 5` makes it short.")
+    'Draw it; `--out` names the file, and `--steps 5` makes it short.'
+    """
+    parts = re.split(r"(`[^`]*`)", text)
+    return "".join(part if part.startswith("`") else OPTION.sub(r"`\1`", part) for part in parts)
 
 
 def picture(name: str) -> str | None:

@@ -389,7 +389,7 @@ def _status(name: str) -> list[str]:
     facts += ["on CuPy's arrays: " + cupy.replace("`", "``")] if cupy else []
     facts += ["in vmap: " + vmap] if vmap else []
     numpys = name.removeprefix("gradmgr.")
-    facts.append(f"`numpy's own page <{NUMPYS_PAGE.format(numpys)}>`__")
+    facts.append(f"`NumPy's own page <{NUMPYS_PAGE.format(numpys)}>`__")
     return ["", "; ".join(facts)[0].upper() + "; ".join(facts)[1:] + "."]
 
 
