@@ -27,7 +27,7 @@ TORCHS = MappingProxyType(
         **{name: f"gradmgr.special.{name}" for name in ("digamma", "erf", "erfc", "erfinv", "logsumexp")},
         "as_tensor": "gradmgr.asarray",
         "cat": "gradmgr.numpy.concatenate",
-        "chunk": "gradmgr.numpy.split",
+        "chunk": "gradmgr.numpy.array_split",
         "clamp": "gradmgr.numpy.clip",
         "div": "gradmgr.numpy.divide",
         "from_numpy": "gradmgr.asarray",
