@@ -59,33 +59,7 @@ def write(results: dict[Tensor, Any], outer: Any, replaced: Container[Tensor] = 
     fresh: list[tuple[Tensor, Tensor]] = []  # new `.grad`
     changed: list[tuple[Tensor, Any]] = []  # `.grad` that there is, and its new array, or its rows
     with write_lock.lock:  # threads that share a parameter lose no update
-        while results:
-            t, g = results.popitem()
-            held: Tensor | None = getattr(t, "_grad", None)
-            adding = held is not None and t not in replaced
-            if known and (adding or held is None) and (is_tracked_by(known, g) or is_tracked_by(known, held)):
-                fresh.append((t, run_in(outer, _recorded_sum, held, g, known)))
-                continue
-            rows = stored_rows(g) if isinstance(g, RowSparse) else None
-            if rows is not None and _may_stay_rows(rows, t):
-                if held is None:
-                    fresh.append((t, row_sparse(rows.owned())))
-                else:
-                    changed.append((held, _sum_of_rows(held, rows, adding)))
-                continue
-            if isinstance(g, Tensor):
-                g = g._array  # and the Tensor is dropped: references to the array are counted next
-            made = _new(Tensor)  # `wrap`, inlined
-            made._array = g
-            made._rec = g = None  # no reference here: `own_gradient` and `_sum` count them
-            if held is not None and adding:
-                made._array = _sum(held._array, made)
-            else:
-                made = own_gradient(made, t)
-            if held is None or _differs_more(made._array, held._array):
-                fresh.append((t, made))
-            else:
-                changed.append((held, made._array))
+        _sum_all(results, outer, replaced, known, fresh, changed)
         try:
             try:
                 _publish(fresh, changed)
@@ -95,6 +69,44 @@ def write(results: dict[Tensor, Any], outer: Any, replaced: Container[Tensor] = 
         except BaseException:
             complete(_publish, fresh, changed)
             raise
+
+
+def _sum_all(
+    results: dict[Tensor, Any],
+    outer: Any,
+    replaced: Container[Tensor],
+    known: list[Recorder],
+    fresh: list[tuple[Tensor, Tensor]],
+    changed: list[tuple[Tensor, Any]],
+) -> None:
+    """Add new gradients, and what `.grad` becomes where there is one, to the two lists."""
+    while results:
+        t, g = results.popitem()
+        held: Tensor | None = getattr(t, "_grad", None)
+        adding = held is not None and t not in replaced
+        if known and (adding or held is None) and (is_tracked_by(known, g) or is_tracked_by(known, held)):
+            fresh.append((t, run_in(outer, _recorded_sum, held, g, known)))
+            continue
+        rows = stored_rows(g) if isinstance(g, RowSparse) else None
+        if rows is not None and _may_stay_rows(rows, t):
+            if held is None:
+                fresh.append((t, row_sparse(rows.owned())))
+            else:
+                changed.append((held, _sum_of_rows(held, rows, adding)))
+            continue
+        if isinstance(g, Tensor):
+            g = g._array  # and the Tensor is dropped: references to the array are counted next
+        made = _new(Tensor)  # `wrap`, inlined
+        made._array = g
+        made._rec = g = None  # no reference here: `own_gradient` and `_sum` count them
+        if held is not None and adding:
+            made._array = _sum(held._array, made)
+        else:
+            made = own_gradient(made, t)
+        if held is None or _differs_more(made._array, held._array):
+            fresh.append((t, made))
+        else:
+            changed.append((held, made._array))
 
 
 def _note_batched(results: dict[Tensor, Any]) -> None:
