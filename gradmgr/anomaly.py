@@ -12,6 +12,7 @@ from gradmgr._engine.context import current, recorders
 from gradmgr._engine.entry import input_ids, op_name
 from gradmgr._engine.history.trace_log import Tracing
 from gradmgr._engine.observers import Entry, Observer, observers, set_observers, show_entries
+from gradmgr._engine.recorder import Recorder
 from gradmgr._engine.tape import Tape
 from gradmgr._engine.tensor import raw
 
@@ -50,6 +51,10 @@ def _describe_nan(tape: Tape, e: Entry, g: Any, position: int) -> str:
     return text
 
 
+def _tapes_in(found: list[Recorder]) -> list[Tape]:
+    return [rec for rec in found if isinstance(rec, Tape)]
+
+
 class set_detect_anomaly(Scope):  # noqa: N801  # torch's spelling
     """Switch anomaly detection on or off for this thread or task; in a with block, until its end.
 
@@ -71,7 +76,7 @@ class set_detect_anomaly(Scope):  # noqa: N801  # torch's spelling
         try:
             set_observers(_replaced(self._before, self._mine))
             if self._mine is not None:
-                show_entries([rec for rec in recorders(current()) if isinstance(rec, Tape)])
+                show_entries(_tapes_in(recorders(current())))
         except BaseException:
             complete(self._close, self)
             raise

@@ -626,14 +626,11 @@ def _record(managers: Sequence[GradManager]) -> None:
     before = [manager._tape for manager in managers]
     try:
         try:
-            # No comprehension: from CPython 3.12 on what a trace function raises between two of its turns, as the tests
-            # of faults do, passes by the handlers here. What a signal raises there does not.
+            # No comprehension: on CPython 3.13 what a trace function raises between two of its turns, as the tests of
+            # faults do, passes by the handlers here. What a signal raises there does so where it has an `if`.
             tapes = list(map(GradManager._begin, managers))
             enter_recorders(*tapes)
-            for manager, tape in zip(managers, tapes, strict=True):
-                if manager._with_stack:
-                    manager._uses = UseTracing(tape)
-                    add_interceptor(manager._uses)
+            _trace_uses(managers, tapes)
         except BaseException:
             complete(_free_new, managers, before)
             raise
@@ -643,6 +640,13 @@ def _record(managers: Sequence[GradManager]) -> None:
                 manager._tape.open = False
         complete(_free_new, managers, before)
         raise
+
+
+def _trace_uses(managers: Sequence[GradManager], tapes: Sequence[Tape]) -> None:
+    for manager, tape in zip(managers, tapes, strict=True):
+        if manager._with_stack:
+            manager._uses = UseTracing(tape)
+            add_interceptor(manager._uses)
 
 
 def _free_new(managers: Sequence[GradManager], before: list[Tape | None]) -> None:

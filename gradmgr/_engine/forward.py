@@ -81,12 +81,10 @@ class Forward(Recorder):
         try:
             set_current(self._outer_context(now))
             tangents = op.jvp(node_ids, values, out, params)
-            if not several:
+            if several:
+                self._track_all(z, out, tangents)
+            else:
                 self.track(z, broadcast_like(tangents, raw(out)))
-                return
-            for result, handle, tangent in zip(z, out, tangents, strict=True):
-                if is_differentiable(result.dtype):
-                    self.track(result, broadcast_like(tangent, raw(handle)))
         except errors.GradmgrError:
             raise
         except Exception as error:  # whatever it is, it goes on, with the op's name
@@ -111,6 +109,11 @@ class Forward(Recorder):
     def _tidy(self) -> None:
         """Forget the cells that are gone. Threads that carry the level on may append meanwhile."""
         call_if_free(self._tidying, self._drop_unheld)
+
+    def _track_all(self, results: Any, out: Any, tangents: Any) -> None:
+        for result, handle, tangent in zip(results, out, tangents, strict=True):
+            if is_differentiable(result.dtype):
+                self.track(result, broadcast_like(tangent, raw(handle)))
 
     def _drop_unheld(self) -> None:
         seen = len(self._cells)

@@ -30,13 +30,16 @@ class RemovableHandle:
         self._places = [(place.hooks, object()) for place in wanted]
         try:
             with write_lock.lock:
-                for place, (hooks, key) in zip(wanted, self._places, strict=True):
-                    (hooks.add_first if place.is_first else hooks.add)(key, place.hook)
-                    if place.leaf is not None:
-                        place.leaf.tell_managers()
+                self._add(wanted)
         except BaseException:
             complete(self._remove)
             raise
+
+    def _add(self, wanted: list[HookPlace]) -> None:
+        for place, (hooks, key) in zip(wanted, self._places, strict=True):
+            (hooks.add_first if place.is_first else hooks.add)(key, place.hook)
+            if place.leaf is not None:
+                place.leaf.tell_managers()
 
     def remove(self) -> None:
         """Remove the hook; a second call does nothing."""

@@ -208,16 +208,20 @@ class Tape(Recorder):
 
     def _drop_unheld(self, entries: list[Any], start: int, end: int) -> int:
         """Drop the unreferenced entries between two positions; return how many entries are left."""
-        annotations = self.annotations
         try:
-            for k in range(end - 1, start - 1, -1):
-                if sys.getrefcount(entries[k][1]) <= NODE_ID_IN_ENTRY or (
-                    annotations and _is_only_annotated(annotations, entries[k])
-                ):
-                    entries[k] = None
+            self._mark_unheld(entries, start, end)
         finally:
             entries[start:end] = filter(None, entries[start:end])
         return len(entries)
+
+    def _mark_unheld(self, entries: list[Any], start: int, end: int) -> None:
+        """Put None in the place of the unreferenced entries."""
+        annotations = self.annotations
+        for k in range(end - 1, start - 1, -1):
+            if sys.getrefcount(entries[k][1]) <= NODE_ID_IN_ENTRY or (
+                annotations and _is_only_annotated(annotations, entries[k])
+            ):
+                entries[k] = None
 
     def close(self) -> None:
         """Forget everything; a tape that is still current somewhere records nothing more."""
@@ -238,10 +242,13 @@ class Tape(Recorder):
     def invalidate(self, array: Any) -> None:
         """Make every entry that keeps a value in this memory raise when it is used."""
         with self.sweeping:  # which moves entries
-            entries = self.entries
-            for k, e in enumerate(entries[:]):  # others may append faster than this looks
-                if any(is_array(kept) and shares_memory(kept, array) for kept in kept_values(e)):
-                    entries[k] = ("stale", e[1], input_ids(e), e[0])
+            self._invalidate(array)
+
+    def _invalidate(self, array: Any) -> None:
+        entries = self.entries
+        for k, e in enumerate(entries[:]):  # others may append faster than this looks
+            if any(is_array(kept) and shares_memory(kept, array) for kept in kept_values(e)):
+                entries[k] = ("stale", e[1], input_ids(e), e[0])
 
     # ------------------------------------------------------------ what it holds
 

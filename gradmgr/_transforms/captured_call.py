@@ -89,8 +89,7 @@ class CapturedCall:
         self.environment.prepare(self.capture, given)
         try:
             self.environment.replace()
-            named = self.environment.named()
-            self.named = {k: weakref.ref(a) for k, a in enumerate(signature.leaves) if id(a) in named}
+            self._note_named(signature)
             tree = self._result_of(function, args, keywords, has_arrays=signature.has_arrays())
         except BaseException:
             complete(self.environment.restore)
@@ -106,6 +105,10 @@ class CapturedCall:
         self.result = rebuilt(tree, iter([value for value, _ in found]))
         self.slots = [slot for _, slot in found]
         without_collections(self.capture.finish, self.slots)
+
+    def _note_named(self, signature: Signature) -> None:
+        named = self.environment.named()
+        self.named = {k: weakref.ref(a) for k, a in enumerate(signature.leaves) if id(a) in named}
 
     def _result_of(
         self, function: Callable[..., Any], args: tuple[Any, ...], keywords: dict[str, Any], *, has_arrays: bool

@@ -6,6 +6,7 @@ records the call as one entry (`function_node`).
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from gradmgr import errors
@@ -13,6 +14,7 @@ from gradmgr._arrays import libraries
 from gradmgr._arrays.batched import Level, broadcast_over_examples, highest_level, is_batched_at
 from gradmgr._arrays.captured import capturing
 from gradmgr._engine.context import Context, current, interceptors_of, paused, rebind, recorders, run_in
+from gradmgr._engine.interceptors import Interceptor
 from gradmgr._engine.op import Op
 from gradmgr._engine.recorder import Recorder, snapshot
 from gradmgr._engine.tensor import Tensor, describe, raw, wrap
@@ -84,15 +86,18 @@ class FunctionCall:
         try:
             output = run_in(paused(context), self._forward, ctx)
             self._take_results(output)
-            arrays = tuple([z._array for z in self.results if isinstance(z, Tensor)])
-            for interceptor in interceptors:
-                if interceptor.open:
-                    interceptor.after_op(op, self.args, (), arrays)
+            self._show_to(interceptors, op)
             self._record(ctx)
             self._rebind_dirty()
         finally:
             self.state.close()
         return _in_structure(output, self.results)
+
+    def _show_to(self, interceptors: Iterable[Interceptor], op: Op) -> None:
+        arrays = tuple([z._array for z in self.results if isinstance(z, Tensor)])
+        for interceptor in interceptors:
+            if interceptor.open:
+                interceptor.after_op(op, self.args, (), arrays)
 
     def finish(
         self, tape: Any, node_ids: Any, ctx: FunctionCtx, forward_args: tuple[Any, ...], before: Any, output: Any

@@ -211,16 +211,21 @@ def _is_socket(fd: int) -> bool:
         return False
 
 
+def _has_variable(process: int, prefix: bytes) -> bool:
+    """Tell whether a variable of a process's environment begins so."""
+    try:
+        entries = Path(f"/proc/{process}/environ").read_bytes().split(b"\0")
+    except OSError:  # it belongs to somebody else, so it is no rank
+        return False
+    return any(entry.startswith(prefix) for entry in entries)
+
+
 def _launchers(variable: str) -> list[int]:
     """Return the nearest ancestor that has no rank's number, and its parent where that is `mpiexec` itself."""
     process = os.getppid()
     prefix = f"{variable}=".encode()
-    with contextlib.suppress(OSError):  # it belongs to somebody else, so it is no rank
-        while process > 1:
-            entries = Path(f"/proc/{process}/environ").read_bytes().split(b"\0")
-            if not any(entry.startswith(prefix) for entry in entries):
-                break
-            process = _parent(process)
+    while process > 1 and _has_variable(process, prefix):
+        process = _parent(process)
     parent = _parent(process)
     with contextlib.suppress(OSError):
         if Path(f"/proc/{parent}/comm").read_text().startswith("mpi"):

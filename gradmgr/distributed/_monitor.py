@@ -23,7 +23,7 @@ import socket
 import struct
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -556,9 +556,12 @@ def _processes_with(variable: str, ancestor: int) -> Iterator[tuple[int, int]]:
         if not name.isdigit() or not _descends(int(name), ancestor):
             continue
         with contextlib.suppress(OSError, ValueError):
-            for entry in Path(f"/proc/{name}/environ").read_bytes().split(b"\0"):
-                if entry.startswith(prefix):
-                    yield int(name), int(entry[len(prefix) :])
+            for number in _numbers_after(prefix, Path(f"/proc/{name}/environ").read_bytes().split(b"\0")):
+                yield int(name), number
+
+
+def _numbers_after(prefix: bytes, entries: Iterable[bytes]) -> list[int]:
+    return [int(entry[len(prefix) :]) for entry in entries if entry.startswith(prefix)]
 
 
 def _descends(process: int, ancestor: int) -> bool:

@@ -165,16 +165,19 @@ class ZeroRedundancyOptimizer(Optimizer):
         if not 0 <= to < self._at.size:
             raise ValueError(f"consolidate_state_dict: a rank is from 0 to {self._at.size - 1}; found {to}")
         with self._lock:
-            own = self._inner.state_dict()
-            states: dict[Tensor, dict[str, Any]] = {}
-            pieces = [p for group in self._inner.param_groups for p in group["params"]]
-            by_piece = {pieces[number]: state for number, state in own["state"].items()}
-            for row in self._rows:
-                found = self._gather_states(row, by_piece)
-                if self._at.rank == to:
-                    states.update(found)
+            self._consolidate(to)
+
+    def _consolidate(self, to: int) -> None:
+        own = self._inner.state_dict()
+        states: dict[Tensor, dict[str, Any]] = {}
+        pieces = [p for group in self._inner.param_groups for p in group["params"]]
+        by_piece = {pieces[number]: state for number, state in own["state"].items()}
+        for row in self._rows:
+            found = self._gather_states(row, by_piece)
             if self._at.rank == to:
-                self._consolidated = {k: states[p] for k, p in enumerate(self._params()) if p in states}
+                states.update(found)
+        if self._at.rank == to:
+            self._consolidated = {k: states[p] for k, p in enumerate(self._params()) if p in states}
 
     def _gather_states(self, row: _Row, by_piece: Mapping[Tensor, Mapping[str, Any]]) -> dict[Tensor, dict[str, Any]]:
         names = self._state
@@ -233,21 +236,25 @@ class ZeroRedundancyOptimizer(Optimizer):
             listed = "\n  ".join(misfits)
             raise errors.StateError(f"load_state_dict: the state does not fit {_NAME}:\n  {listed}")
         with self._lock:
-            own = self._inner.state_dict()
-            own["state"], number = {}, 0
-            for row in self._rows:
-                for k, (place, (start, stop)) in enumerate(zip(row.places, row.spans, strict=True)):
-                    state = states.get(row.params[place]) if row.counts(k) else None
-                    if state is not None:
-                        cut = {name: raw(s).reshape(-1)[start:stop] for name, s in state.items() if name != "step"}
-                        own["state"][number] = {"step": state["step"], **cut}
-                    number += 1
-            for saved, given in zip(own["param_groups"], groups, strict=True):
-                saved.update({name: given[name] for name in self.defaults if name in given})
-            self._inner.load_state_dict(own)
+            self._inner.load_state_dict(self._own_part(groups, states))
             calls: list[Any] = [(group.update, given) for group, given in zip(self.param_groups, groups, strict=True)]
             changed = {"_consolidated": None, "_has_state": bool(states)}
             run_atomically([*calls, (self.__dict__.update, changed)])
+
+    def _own_part(self, groups: list[dict[str, Any]], states: Mapping[Tensor, Mapping[str, Any]]) -> dict[str, Any]:
+        """Return the state of this rank's part."""
+        own = self._inner.state_dict()
+        own["state"], number = {}, 0
+        for row in self._rows:
+            for k, (place, (start, stop)) in enumerate(zip(row.places, row.spans, strict=True)):
+                state = states.get(row.params[place]) if row.counts(k) else None
+                if state is not None:
+                    cut = {name: raw(s).reshape(-1)[start:stop] for name, s in state.items() if name != "step"}
+                    own["state"][number] = {"step": state["step"], **cut}
+                number += 1
+        for saved, given in zip(own["param_groups"], groups, strict=True):
+            saved.update({name: given[name] for name in self.defaults if name in given})
+        return own
 
 
 def _is_complex(state: Any) -> bool:

@@ -70,6 +70,7 @@ class Watchdog(WatchdogBase):
             )
 
     def poll(self, operation: str, ranks: tuple[int, ...], waited: float) -> None:
+        others = [rank for rank in ranks if rank != self.rank]
         with self.lock:
             self._read(_WAITING, f"waits in {operation}")
             self._find_dead()
@@ -77,7 +78,6 @@ class Watchdog(WatchdogBase):
             if waited < _FIRST_QUERY and waited < self.timeout:
                 self._queried = 0.0
                 return
-            others = [rank for rank in ranks if rank != self.rank]
             if waited >= self.timeout:
                 raise self._timeout_error(operation, others, waited)
             if waited >= max(_FIRST_QUERY, 2 * self._queried):
@@ -161,10 +161,10 @@ class Watchdog(WatchdogBase):
         if not self._failed:
             self._failed = True
             self.local.fail(text)
+            others = [rank for rank in range(self.size) if rank != self.rank]
             with self.lock:
-                for rank in range(self.size):
-                    if rank != self.rank:
-                        self._send(rank, _FAILED, text[:_MAX_TEXT])
+                for rank in others:
+                    self._send(rank, _FAILED, text[:_MAX_TEXT])
 
     def wait_for_all(self, everyone_is_here: Any) -> None:
         """Wait, without a timeout, until all ranks have come to the end of their programs.
@@ -192,11 +192,14 @@ class Watchdog(WatchdogBase):
         while self.pending or self._sent:
             self.collect_finished()
             with self.lock:
-                self._sent = [request for request in self._sent if not request.Test()]
+                self._drop_finished()
             if time.monotonic() > until:
                 ctypes.pythonapi.Py_IncRef(ctypes.py_object((self.pending, self._sent)))
                 return
             time.sleep(1e-3)
+
+    def _drop_finished(self) -> None:
+        self._sent = [request for request in self._sent if not request.Test()]
 
     def has_failed(self) -> bool:
         """Return whether this rank failed, or was informed that another did."""

@@ -71,13 +71,16 @@ class Work:
         """
         if self.progress(_TRIES):
             return
-        began = looked = time.perf_counter()
         self.watchdog.local.set_activity(self.operation, True)
         try:
-            while not self.progress(_TRIES):
-                looked = self._pause(began, looked)
+            self._try_until_done()
         finally:
             self.watchdog.local.set_activity(self.operation, False)
+
+    def _try_until_done(self) -> None:
+        began = looked = time.perf_counter()
+        while not self.progress(_TRIES):
+            looked = self._pause(began, looked)
 
     def is_transferring(self) -> bool:
         """Return whether all ranks have arrived, so that only bytes remain to be transferred."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -328,7 +329,7 @@ class _TorchLibrary:
         torch = self._torch
         with torch.inference_mode(False), torch.enable_grad():  # it is the manager who asks for derivatives
             xs = [x.clone() if x.is_inference() else x for x in xs]
-            leaves = [x.requires_grad_() for x, need in zip(xs, needed, strict=True) if need]
+            leaves = [x.requires_grad_() for x in itertools.compress(xs, needed)]
             made = compute(*xs)
         roots = [y if y.requires_grad else None for y in made if _is_differentiable(y)]
 

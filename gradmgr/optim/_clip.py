@@ -437,6 +437,10 @@ def _make_whole(grads: list[Tensor]) -> None:
     """Let gradients of rows hold the whole table, as the numbers of other rows are not to stay 0."""
     with write_lock.lock:
         for g in grads:
-            rows = stored_rows(g)
-            if rows is not None:
-                g._array = rows.dense()
+            _make_one_whole(g)
+
+
+def _make_one_whole(g: Tensor) -> None:
+    rows = stored_rows(g)
+    if rows is not None:
+        g._array = rows.dense()

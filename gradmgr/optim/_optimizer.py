@@ -127,6 +127,12 @@ def _is_pair(value: Any) -> bool:
     return isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], str)
 
 
+def _calls_to_clear(p: Tensor) -> list[Call]:
+    """Return the calls that fill the gradient of a parameter with zeros."""
+    grad = p.grad  # read once, as other threads set it
+    return [] if grad is None else _calls_to_fill(grad, 0)
+
+
 def _calls_to_fill(t: Tensor, value: float) -> list[Call]:
     """Return the calls that write a number to all of a tensor, in place or in new memory; the lock must be held."""
     rows = stored_rows(t) if value == 0 else None
@@ -323,9 +329,7 @@ class Optimizer:
         with write_lock.lock:
             calls: list[Call] = []
             for p in params:
-                grad = p.grad  # read once, as other threads set it
-                if grad is not None:
-                    calls += _calls_to_fill(grad, 0)
+                calls += _calls_to_clear(p)
             run_atomically(calls)
 
     # ------------------------------------------------------------ the step

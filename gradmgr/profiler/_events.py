@@ -420,12 +420,14 @@ class EventList(list[Any]):
         """
         if metric not in _METRICS:
             raise ValueError(f"export_stacks: metric must be one of {', '.join(_METRICS)}; found {metric!r}")
+        lines = []
+        for event in self:
+            value = int(getattr(event, metric))
+            if event.stack and value > 0:
+                frames = [*reversed(event.stack), event.name]
+                lines.append(";".join(f.replace(";", ",").replace(" ", "_") for f in frames) + f" {value}\n")
         with open(path, "w", encoding="utf-8") as file:
-            for event in self:
-                value = int(getattr(event, metric))
-                if event.stack and value > 0:
-                    frames = [*reversed(event.stack), event.name]
-                    file.write(";".join(f.replace(";", ",").replace(" ", "_") for f in frames) + f" {value}\n")
+            file.writelines(lines)
 
 
 def events_of(profiler: Profiler, shown: frozenset[str]) -> EventList:

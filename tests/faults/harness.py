@@ -10,7 +10,8 @@ same objects, gives bit for bit what it gives after an uninterrupted run.
 No place: a line that only leaves a with block, the line `try:`, and the calls of a lock's `release` and `__exit__`.
 CPython calls no signal handler there and allocates nothing, and what a trace function raised no code could catch. Nor
 the jump back in a comprehension that is part of its function's code, as from Python 3.12 on: what a trace function
-raises there leaves with blocks without a call of `__exit__` (CPython 3.13.0), what a signal handler raises does not.
+raises there leaves with blocks without a call of `__exit__` (CPython 3.13.0); what a signal handler raises does not,
+where the comprehension has no `if` (`tests/repo/test_architecture.py`).
 
 An exception at the very beginning of `__exit__` (or of `__enter__`, where the object took effect when it was made)
 cannot be caught by Python code either: the block is then not left. The same goes for `release` and its like, which

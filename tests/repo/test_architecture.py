@@ -3,6 +3,7 @@
 import ast
 import collections
 import contextvars
+import dis
 import functools
 import importlib
 import itertools
@@ -608,6 +609,57 @@ def environment(modules):
         if (isinstance(node, ast.Attribute) and node.attr in ("environ", "getenv", "environb", "putenv"))
         or (isinstance(node, ast.ImportFrom) and node.module == "os")
     ]
+
+
+# ---------------------------------------------------------------- handlers
+
+
+def codes_in(code):
+    """Yield a code object and those in it."""
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from codes_in(constant)
+
+
+def jumps_past_handlers(code):
+    """Yield the lines of jumps back in a loop that the with or try statement around the loop does not cover.
+
+    On CPython 3.13 that is so of the jump for a condition at the end of a loop: a signal handler that is called there,
+    as for Ctrl-C, raises past `__exit__`, `finally` and `except BaseException`. Loops in a function of their own do not
+    suffer from it.
+    """
+    steps = list(dis.get_instructions(code))
+    at = {step.offset: k for k, step in enumerate(steps)}
+    table = dis._parse_exception_table(code)
+
+    def cleans_up_at(offset):
+        """Return where what is raised is handled by a with statement, by `finally` or by `except BaseException`."""
+        for _ in range(5):
+            offset = next((entry.target for entry in table if entry.start <= offset < entry.end), None)
+            if offset is None:
+                return None
+            handler = steps[at[offset] :]
+            if handler[0].opname == "PUSH_EXC_INFO":
+                is_typed = any(step.opname == "CHECK_EXC_MATCH" for step in handler[1:6])
+                return None if is_typed and handler[1].argval != "BaseException" else offset
+            offset = next(step.offset for step in handler if step.opname == "RERAISE")  # of a comprehension
+        return None
+
+    for step in steps:
+        if step.opname == "JUMP_BACKWARD" and cleans_up_at(step.offset) != cleans_up_at(step.argval):
+            yield step.positions.lineno
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="before CPython 3.12 every jump is covered")
+def test_no_signal_passes_by_a_handler():
+    found = [
+        f"{path.relative_to(ROOT)}:{line}"
+        for path in sorted(ROOT.rglob("*.py"))
+        for code in codes_in(compile(path.read_text(), str(path), "exec"))
+        for line in jumps_past_handlers(code)
+    ]
+    assert found == []
 
 
 def test_no_assert():

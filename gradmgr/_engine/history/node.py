@@ -78,13 +78,17 @@ def hooks_of(tape: Tape, node_id: Any) -> ValueHooks:
     return tape.ensure_annotations().hooks.setdefault(node_id, ValueHooks())
 
 
+def _is_alive(ref: weakref.ref[Any]) -> bool:
+    return ref() is not None
+
+
 def retain_gradient(t: Tensor) -> None:
     """Make the tapes on which a tensor is a result write the gradient of its value in backward to `.grad`."""
     for tape in tapes_with_result(t):
         annotations = tape.ensure_annotations()
         with write_lock.lock:  # the list is replaced, not changed: other threads may iterate over it
             if not any(ref() is t for ref in annotations.retaining):
-                annotations.retaining = [*[ref for ref in annotations.retaining if ref() is not None], weakref.ref(t)]
+                annotations.retaining = [*filter(_is_alive, annotations.retaining), weakref.ref(t)]
 
 
 def retains_gradient(t: Tensor) -> bool:

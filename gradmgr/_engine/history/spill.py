@@ -284,16 +284,12 @@ class _SpillFile:
         data: memoryview = flat.view(np.uint8).data
         with self._lock:
             self._check_process()
-            while self._freed:
-                start, size = self._freed.popleft()
-                self._vacant.setdefault(size, []).append(start)
+            self._take_back()
             vacant = self._vacant.get(len(data))
             start = vacant[-1] if vacant else self._end
             try:
                 self._file.seek(start)
-                done = 0
-                while done < len(data):
-                    done += self._file.write(data[done:])
+                self._write_all(data)
             except OSError as error:
                 self._file.truncate(self._end)
                 raise errors.SpillError(
@@ -316,15 +312,30 @@ class _SpillFile:
             self._check_process()
             try:
                 self._file.seek(start)
-                done = 0
-                while done < size:
-                    count = self._file.readinto(data[done:])
-                    if not count:
-                        raise EOFError("the temporary file ends early")
-                    done += count
+                self._read_all(data)
             except (OSError, EOFError) as error:
                 raise errors.SpillError(f"a value moved to disk could not be read back: {error}") from error
         return flat
+
+    # Loops of their own, out of with and try: on CPython 3.12 and later a signal at their end would pass those by.
+
+    def _take_back(self) -> None:
+        while self._freed:
+            start, size = self._freed.popleft()
+            self._vacant.setdefault(size, []).append(start)
+
+    def _write_all(self, data: memoryview) -> None:
+        done = 0
+        while done < len(data):
+            done += self._file.write(data[done:])
+
+    def _read_all(self, data: memoryview) -> None:
+        done = 0
+        while done < len(data):
+            count = self._file.readinto(data[done:])
+            if not count:
+                raise EOFError("the temporary file ends early")
+            done += count
 
     def _check_process(self) -> None:
         if os.getpid() != self._process:
