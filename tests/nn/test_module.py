@@ -292,6 +292,25 @@ def test_train_eval_apply():
     assert order == [net.first, net.inner.last, net.inner, net]
 
 
+def test_train_calls_the_method_of_a_nested_module_that_overrides_it():
+    class Frozen(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm = nn.BatchNorm1d(2)
+
+        def train(self, mode=True):
+            super().train(mode)
+            self.norm.eval()
+            return self
+
+    model = nn.Sequential(nn.Sequential(nn.Dropout(0.5), Frozen()), nn.Dropout(0.5))
+    model.eval()
+    assert not any(module.training for module in model.modules())
+    model.train()
+    assert [name for name, module in model.named_modules() if not module.training] == ["0.1.norm"]
+
+
+
 # ---------------------------------------------------------------- moving
 
 

@@ -583,6 +583,8 @@ class Module:
     def train(self, mode: bool = True) -> Self:
         """Set `training` on this module and all within, which dropout and batch norm depend on. Returns the module.
 
+        Where the class of a module within overrides `train`, as to keep a part frozen, its own method is called.
+
         Raises:
             TypeError: `mode` is no bool.
 
@@ -593,7 +595,11 @@ class Module:
         """
         if not isinstance(mode, bool):
             raise TypeError(f"train(mode) takes True or False; found {type(mode).__name__}")
-        run_atomically([(object.__setattr__, module, "training", mode) for module in self.modules()])
+        overriding: list[Module] = []
+        modules = list(_modules_that_inherit_train(self, set(), overriding))
+        run_atomically([(object.__setattr__, module, "training", mode) for module in modules])
+        for module in overriding:
+            module.train(mode)
         return self
 
     def eval(self) -> Self:
@@ -804,6 +810,20 @@ class Module:
         if not inner and len(lines) <= 1:
             return f"{name}({extra})"
         return f"{name}(\n  " + "\n  ".join([*lines, *inner]) + "\n)"
+
+
+def _modules_that_inherit_train(module: Module, seen: set[int], overriding: list[Module]) -> Iterator[Module]:
+    """Yield a module and those within, each once; append to the list, and do not enter, those that override `train`."""
+    seen.add(id(module))
+    yield module
+    for child in module.children():
+        if id(child) in seen:
+            continue
+        if type(child).train is Module.train:
+            yield from _modules_that_inherit_train(child, seen, overriding)
+        else:
+            seen.add(id(child))
+            overriding.append(child)
 
 
 def _indent(text: str) -> str:
