@@ -48,8 +48,8 @@ def without_collections(function: Callable[..., Result], *args: Any) -> Result:
         raise
 
 
-# Collections of objects that have outlived one, after which all objects are looked at: so many that there are not.
-_NEVER = 1 << 30
+# Added to the number of collections of younger objects after which all objects are looked at: it is not reached then.
+_FAR = 1 << 30
 
 
 def without_full_collections(function: Callable[..., Result], *args: Any) -> Result:
@@ -57,19 +57,24 @@ def without_full_collections(function: Callable[..., Result], *args: Any) -> Res
 
     To look at all of them again and again, as their number grows, takes a quarter of the time of capturing a long loop.
     """
-    before = gc.get_threshold()
-    meanwhile = (*before[:2], _NEVER)
+    young, middle, full = gc.get_threshold()
     try:
         try:
-            gc.set_threshold(*meanwhile)
+            if full < _FAR:
+                gc.set_threshold(young, middle, full + _FAR)
             return function(*args)
         finally:
-            if gc.get_threshold() == meanwhile:  # else the function has chosen others
-                complete(gc.set_threshold, *before)
+            complete(allow_full_collections)
     except BaseException:
-        if gc.get_threshold() == meanwhile:
-            gc.set_threshold(*before)
+        allow_full_collections()
         raise
+
+
+def allow_full_collections() -> None:
+    """Undo what `without_full_collections` does, also in a child process that lacks the thread that it runs in."""
+    young, middle, full = gc.get_threshold()
+    if full >= _FAR:
+        gc.set_threshold(young, middle, full - _FAR)
 
 
 def make_room(calls: int = 10) -> None:

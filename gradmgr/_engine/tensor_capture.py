@@ -44,7 +44,7 @@ from gradmgr._arrays.captured import (
 )
 from gradmgr._arrays.gpu import is_on_gpu
 from gradmgr._arrays.table_rows import TableRows
-from gradmgr._engine.cleanup import complete, without_full_collections
+from gradmgr._engine.cleanup import allow_full_collections, complete, without_full_collections
 from gradmgr._engine.tensor import Tensor, wrap
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -1011,6 +1011,7 @@ def _forget_turn() -> None:
     if _turn.get("thread", threading.get_ident()) != threading.get_ident():
         _turn["thread"] = threading.get_ident()
         _end_turn()
+        allow_full_collections()
 
 
 if hasattr(os, "register_at_fork"):

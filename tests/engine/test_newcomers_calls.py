@@ -124,7 +124,8 @@ def delete_an_element():
             TypeError,
             r"ReLU: inplace must be False; .* made first and then called, as in ReLU\(\)\(",
         ),
-        (lambda: nn.Sequential([nn.ReLU()]), TypeError, r"found a list: unpack it, as in \(\*layers\)"),
+        (lambda: nn.Sequential([nn.ReLU()]), TypeError, r"found a list: unpack it, as in Sequential\(\*layers\)"),
+        (lambda: nn.Sequential((nn.ReLU(),)), TypeError, "found a tuple: unpack it"),
         (lambda: optim.SGD(nn.Linear(1, 1)), TypeError, r"found Linear; pass model.parameters\(\)"),
         (
             lambda: optim.SGD([X]).step(3),
