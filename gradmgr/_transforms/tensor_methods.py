@@ -252,24 +252,10 @@ def _data(self: Tensor, value: Any = None) -> NoReturn:
 # Methods of torch's tensors that are functions of NumPy's, by the number of arrays they take, and operators.
 _OF_ONE = (
     *("absolute", "angle", "arccos", "arcsin", "arctan", "argwhere", "bincount", "ceil", "cosh", "count_nonzero"),
-    *(
-        "cov",
-        "corrcoef",
-        "diag",
-        "diff",
-        "exp2",
-        "expm1",
-        "flip",
-        "fliplr",
-        "flipud",
-        "floor",
-        "i0",
-        "isfinite",
-        "isinf",
-    ),
-    *("isnan", "log10", "log1p", "log2", "logical_not", "median", "nan_to_num", "nanmean", "nansum", "negative"),
-    *("quantile", "reciprocal", "roll", "rot90", "sinc", "sinh", "square", "tan", "tile", "tril", "triu", "trunc"),
-    "unique",
+    *("cov", "corrcoef", "diag", "diff", "exp2", "expm1", "flip", "fliplr", "flipud", "floor", "i0", "isfinite"),
+    *("isinf", "isnan", "log10", "log1p", "log2", "logical_not", "median", "nan_to_num", "nanmean", "nansum"),
+    *("negative", "quantile", "reciprocal", "roll", "rot90", "sinc", "sinh", "square", "tan", "tile", "tril"),
+    *("triu", "trunc", "unique"),
 )
 _OF_TWO = (
     *("allclose", "arctan2", "cross", "equal", "fmax", "fmin", "fmod", "histogram", "hypot", "inner", "isclose"),
