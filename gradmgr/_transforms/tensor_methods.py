@@ -254,11 +254,10 @@ _OF_ONE = (
     *("absolute", "angle", "arccos", "arcsin", "arctan", "argwhere", "bincount", "ceil", "cosh", "count_nonzero"),
     *("cov", "corrcoef", "diag", "diff", "exp2", "expm1", "flip", "fliplr", "flipud", "floor", "i0", "isfinite"),
     *("isinf", "isnan", "log10", "log1p", "log2", "logical_not", "median", "nan_to_num", "nanmean", "nansum"),
-    *("negative", "quantile", "reciprocal", "roll", "rot90", "sinc", "sinh", "square", "tan", "tile", "tril"),
-    *("triu", "trunc", "unique"),
+    *("negative", "reciprocal", "rot90", "sinc", "sinh", "square", "tan", "tril", "triu", "trunc", "unique"),
 )
 _OF_TWO = (
-    *("allclose", "arctan2", "cross", "equal", "fmax", "fmin", "fmod", "histogram", "hypot", "inner", "isclose"),
+    *("allclose", "arctan2", "cross", "equal", "fmax", "fmin", "fmod", "hypot", "inner", "isclose"),
     *("kron", "logaddexp", "logical_and", "logical_or", "logical_xor", "maximum", "minimum", "outer", "vdot"),
 )
 _OPERATORS = MappingProxyType(
@@ -303,6 +302,7 @@ _REPLACEMENTS = MappingProxyType(
         "float": "t.astype('float32')",
         "gather": "gradmgr.numpy.take_along_axis(t, indices, axis=...)",
         "half": "t.astype('float16')",
+        "histogram": "gradmgr.numpy.histogram(t, bins)",
         "index_select": "gradmgr.numpy.take(t, indices, axis=...)",
         "int": "t.astype('int32')",
         "inverse": "gradmgr.numpy.linalg.inv(t)",
@@ -323,12 +323,15 @@ _REPLACEMENTS = MappingProxyType(
         "numel": "t.size",
         "permute": "t.transpose(axes)",
         "pow": "t ** exponent",
+        "quantile": "gradmgr.numpy.quantile(t, q)",
         "repeat_interleave": "gradmgr.numpy.repeat(t, counts, axis=...)",
+        "roll": "gradmgr.numpy.roll(t, shift)",
         "rsqrt": "1 / gradmgr.numpy.sqrt(t)",
         "scatter": "t.clone().scatter_(axis, indices, values)",
         "scatter_add": "t.clone().scatter_add_(axis, indices, values)",
         "split": "gradmgr.numpy.split(t, parts, axis=...)",
         "t": "t.T",
+        "tile": "gradmgr.numpy.tile(t, counts)",
         "topk": "gradmgr.numpy.sort(t, descending=True)[..., :k]",
         "type": "t.astype(dtype)",
         "unbind": "gradmgr.numpy.unstack(t, axis=...)",
