@@ -180,7 +180,7 @@ class GradManager(_Recording):
 
         Attaching again adds the callbacks to those there are, and nothing else: while recording, the gradient stays
         that of the value which the tensor had when it became a leaf, however it was written to since. `detach` it
-        first to begin anew at its present value. A bad element changes nothing.
+        first to begin again at its present value. A bad element changes nothing.
 
         Raises:
             TypeError: an element is no Tensor, or has a dtype other than float16/32/64, bfloat16,
@@ -381,7 +381,7 @@ class GradManager(_Recording):
             self._free()
 
     def _free(self) -> None:
-        """Close the tape. Where an exception strikes, what is left is done when this is called again."""
+        """Close the tape. Where an exception interrupts it, what is left is done when this is called again."""
         tape = self._tape
         if tape is not None:
             if tape.trace_log is not None:
@@ -481,7 +481,7 @@ class GradManager(_Recording):
             seeds: checked, (node id, cotangent) pairs.
             retain: keep the history; create_graph does so too.
             create_graph: let the tape itself record what is computed.
-            inputs: the tensors to receive gradients and their node ids; None stands for all leaves.
+            inputs: the tensors to receive gradients and their node ids; None for all leaves.
             keep: receives the gradients by tensor; no `.grad` is then written and no callback runs.
         """
         if turns.parallel:

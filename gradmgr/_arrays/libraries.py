@@ -224,10 +224,18 @@ def operand(value: object) -> Any:
         return np.asarray(value)
     if isinstance(value, (int, float, complex)):
         return value
-    module = type(value).__module__.partition(".")[0]
-    if type(value).__name__ == "Tensor" and module != "gradmgr":  # of these Python would say: 'Tensor' and 'Tensor'
+    return NotImplemented
+
+
+def try_the_other(*operands: object) -> Any:
+    """Return NotImplemented, so that Python tries the operator of the other operand.
+
+    Raises:
+        TypeError: that is a torch.Tensor, which takes no Tensor either; Python would say 'Tensor' and 'Tensor'.
+    """
+    if any((type(x).__module__, type(x).__name__) == ("torch", "Tensor") for x in operands):
         raise TypeError(
-            f"a gradmgr.Tensor and a {module}.Tensor have no operations in common: convert one, as gradmgr.tensor(x) "
+            "a gradmgr.Tensor and a torch.Tensor have no operations in common: convert one, as gradmgr.tensor(x) "
             "does; gradmgr.interop differentiates through functions of torch"
         )
     return NotImplemented

@@ -671,9 +671,8 @@ class Lowering:
         if overlaps(a, kept) or any(stride < 0 for stride in (*a.strides, *kept.strides)):
             raise NotLoweredError
         least = _least_of(ufunc, out.dtype)
-        if (
-            least is not None and _reducing(0, kept, a, {}).run.strides[0]
-        ):  # by rows, of which the first is like the others
+        # By rows, of which the first is like the others.
+        if least is not None and _reducing(0, kept, a, {}).run.strides[0]:
             steps.append(self._copied(_constant(least), out))
         elif ufunc in (np.maximum, np.minimum):
             a, first = _without_first(a, where)

@@ -280,7 +280,7 @@ class Assembly:
         return found
 
     def _described(self, step: Step, behind: tuple[int, ...]) -> tuple[int, int]:
-        """Return the same, given what stands behind the description of a step of a group."""
+        """Return the same, given what follows the description of a step in a group."""
         run, n = step.run, len(step.operands)
         key = run.function, run.context, run.auxdata, n, run.dims, run.strides, run.outer, behind
         found = self._alike.get(key)

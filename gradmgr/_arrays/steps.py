@@ -50,7 +50,7 @@ FAILED = "a loop of NumPy's has failed"
 
 @dataclass(slots=True)
 class Run:
-    """How a loop runs, wherever its operands lie. Steps that are alike share one, so those of a step of its own change.
+    """How a loop runs, wherever its operands lie. Steps that are alike share one: only a new one may be changed.
 
     Attributes:
         function: the address of the loop; context and auxdata are what it is given besides the operands.

@@ -55,7 +55,7 @@ def sum_equal_rows(rows: Array, values: Array, in_order: bool = False) -> tuple[
     if len(starts) == len(rows):
         return rows, values.take(order, 0)
     if len(rows) < _MANY_ROWS and not in_order:
-        return rows.take(starts), np.add.reduceat(values.take(order, 0), starts, axis=0, dtype=values.dtype)
+        return rows.take(starts), np.add.reduceat(values.take(order, 0), starts, axis=0, dtype=values.dtype.type)
     counts = np.diff(starts, append=len(rows))
     several = np.flatnonzero(counts > 1)
     several = several.take(np.argsort(-counts.take(several), kind="stable"))

@@ -177,7 +177,7 @@ class BackwardRun:
             self._call_from(place, tensor, gradient)
 
     def replace(self, tensor: Tensor) -> None:
-        """Write the gradient that this pass gives a tensor over the one in `.grad`, which it stands for too.
+        """Write the gradient that this pass gives a tensor over the one in `.grad`, which it includes.
 
         `.grad` stays the same object, and what it was where backward fails. Else gradients add up.
         """

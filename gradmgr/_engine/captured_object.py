@@ -55,7 +55,7 @@ class _Held:
 
 
 def stand_in_for(value: Any) -> Any:
-    """Return what stands for an object while a function is captured; it is the same object in each replay."""
+    """Return what replaces an object while a function is captured; it is the same object in each replay."""
     return _made(_class_for(type(value)), value, _Held(value))
 
 
@@ -238,7 +238,7 @@ class _Calling:
             )
 
     def _slot(self, part: Any) -> Any:
-        """Return what stands for an argument in the call."""
+        """Return what replaces an argument in the call."""
         self._count += 1
         if isinstance(part, Tensor):
             self.tensors.append(self._count)

@@ -1,6 +1,6 @@
 """Clean-up that comes to its end though exceptions strike it: Ctrl-C, MemoryError, the handler of an alarm.
 
-Where clean-up is in two `except` clauses, one around the other, the outer is for a second exception that strikes
+Where clean-up is in two `except` clauses, one around the other, the outer is for a second exception that is raised
 when the inner one has begun and `complete` has not. They are in each function's own body, and not in one helper: an
 exception may strike at the very beginning of that helper, when what is to be undone has been done already.
 """
@@ -48,8 +48,8 @@ def without_collections(function: Callable[..., Result], *args: Any) -> Result:
         raise
 
 
-# Collections of objects that have outlived one, after which all objects are looked at: so many that there are not.
-_NEVER = 1 << 30
+# Added to the number of collections of younger objects after which all objects are looked at: it is not reached then.
+_FAR = 1 << 30
 
 
 def without_full_collections(function: Callable[..., Result], *args: Any) -> Result:
@@ -57,19 +57,24 @@ def without_full_collections(function: Callable[..., Result], *args: Any) -> Res
 
     To look at all of them again and again, as their number grows, takes a quarter of the time of capturing a long loop.
     """
-    before = gc.get_threshold()
-    meanwhile = (*before[:2], _NEVER)
+    young, middle, full = gc.get_threshold()
     try:
         try:
-            gc.set_threshold(*meanwhile)
+            if full < _FAR:
+                gc.set_threshold(young, middle, full + _FAR)
             return function(*args)
         finally:
-            if gc.get_threshold() == meanwhile:  # else the function has chosen others
-                complete(gc.set_threshold, *before)
+            complete(allow_full_collections)
     except BaseException:
-        if gc.get_threshold() == meanwhile:
-            gc.set_threshold(*before)
+        allow_full_collections()
         raise
+
+
+def allow_full_collections() -> None:
+    """Undo what `without_full_collections` does, also in a child process that lacks the thread that it runs in."""
+    young, middle, full = gc.get_threshold()
+    if full >= _FAR:
+        gc.set_threshold(young, middle, full - _FAR)
 
 
 def make_room(calls: int = 10) -> None:
@@ -82,23 +87,23 @@ def make_room(calls: int = 10) -> None:
 
 
 class Scope:
-    """What is opened and closed: in a with block, or around one call (`run`). Closed for certain, whatever strikes.
+    """What is opened and closed: in a with block, or around one call (`run`). Closed for certain, whatever is raised.
 
-    An object may be opened several times, and in several threads. Each time `_begin` makes what stands for it, before
+    An object may be opened several times, and in several threads. Each time `_begin` makes an object for it, before
     anything is opened, so that whatever is opened then can be closed; `_close` may be called twice.
 
     Where the with statement is gradmgr's own, `run` is to be preferred: no code of an `__exit__` can catch
-    what strikes at its very beginning.
+    an exception that is raised at its very beginning.
     """
 
     __slots__ = ()
 
     def _begin(self) -> Any:
-        """Return what stands for one time that this is opened; open nothing."""
+        """Return the object of one time that this is opened; open nothing."""
         return self
 
     def _latest(self) -> Any:
-        """Return what stands for the time that a with block which ends here closes; None where there is none."""
+        """Return the object of the time that a with block which ends here closes; None where there is none."""
         return self
 
     def _open(self, opened: Any) -> Any:

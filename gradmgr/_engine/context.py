@@ -30,7 +30,7 @@ Recorded = list[tuple[Recorder, tuple[Any, ...]]]
 _current: ContextVar[Any] = ContextVar("gradmgr_current", default=None)
 current = _current.get
 # For code that is too hot for `run_in`. What was current is set again by value: a token of the ContextVar would be
-# lost where an exception strikes before it is stored, and refused where clean-up runs in another context.
+# lost where an exception is raised before it is stored, and refused where clean-up runs in another context.
 set_current = _current.set
 
 Result = TypeVar("Result")

@@ -228,7 +228,7 @@ class _Declaration:
             complex_vjp=self.complex_vjp,
             may_overwrite=_may_overwrite,
             need_operand=libraries.need_operand,
-            of_others=of_others or _not_implemented,
+            of_others=of_others or libraries.try_the_other,
             operand=libraries.operand,
             with_keywords=with_keywords,
             **_IN_RULES,
@@ -421,11 +421,6 @@ def elementwise(
             to `{dtype}`: it may do a part of that. None where there is none.
     """
     return _Declaration(name, kernel, rules, operate, jvp, into, reduced).make()
-
-
-def _not_implemented(x: Any, y: Any) -> Any:
-    """Let Python try the operator of the other operand."""
-    return NotImplemented
 
 
 def multilinear(

@@ -94,7 +94,7 @@ def op_name(e: Entry) -> str:
 
 
 def is_result(e: Entry) -> bool:
-    """Tell whether an entry stands for one result of an op of several, whose own entry comes before it."""
+    """Tell whether an entry is that of one result of an op of several, whose own entry comes before it."""
     return e[0] in ("result", "checkpoint.result")
 
 

@@ -20,7 +20,7 @@ from gradmgr._engine.row_sparse import RowSparse, row_sparse, stored_rows
 from gradmgr._engine.tape import Tape
 from gradmgr._engine.tensor import Tensor, raw, wrap
 
-# The tensors that are to receive gradients, with their node ids; None stands for all leaves.
+# The tensors that are to receive gradients, with their node ids; None for all leaves.
 Inputs = dict[Tensor, Any] | None
 
 _new = object.__new__
@@ -119,7 +119,7 @@ def _differs_more(new: Any, held: Any) -> bool:
 
 
 def _publish(fresh: list[tuple[Tensor, Tensor]], changed: list[tuple[Tensor, Any]]) -> None:
-    """Set each `.grad`; called again where an exception strikes, so that all of them are written."""
+    """Set each `.grad`; called again where an exception interrupts it, so that all of them are written."""
     for held, array in changed:
         rebind(held, wrap(array))  # a constant for every recorder
     for t, made in fresh:
@@ -185,7 +185,7 @@ def _is_dense_like(g: Any, a: Any) -> bool:
 
 
 def clear(tensors: list[Tensor]) -> None:
-    """Set `.grad` of all of them to None; where an exception strikes, it is raised when that is done."""
+    """Set `.grad` of all of them to None; an exception that interrupts it is raised when that is done."""
     complete(_clear, tensors)
 
 

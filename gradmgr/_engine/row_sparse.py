@@ -30,7 +30,7 @@ _new = object.__new__
 class RowSparse(Tensor):
     """A table of which only some rows are stored, and all others are 0: the gradient of `embedding(..., sparse=True)`.
 
-    It has the shape and dtype of the table, and every function takes it as the Tensor that it stands for, which takes
+    It has the shape and dtype of the table, and every function takes it as the Tensor that it represents, which takes
     memory and time for the whole table. What keeps to its rows: sums of such gradients, products with numbers,
     `coalesce`, all-reduce, clipping, `GradScaler`, and the optimisers SGD, Adagrad and SparseAdam. A write in place
     turns it into an ordinary Tensor. So does any reading of the one that `table[indices]` gives for a large table.
@@ -191,7 +191,7 @@ class RowSparse(Tensor):
         return row_sparse(self.content.times(-1)) if self._may_scale(-1) else super().__neg__()
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **keywords: Any) -> Any:
-        """Add to a plain array, as `array + g` and `array += g` ask for; leave the rest to the Tensor it stands for."""
+        """Add to a plain array, as `array + g` and `array += g` ask for; leave the rest to the whole Tensor."""
         if ufunc is np.add and method == "__call__" and inputs[-1] is self and self._takes(inputs[0]):
             if not keywords:
                 return wrap(self.content.add_to(inputs[0].copy()))

@@ -44,7 +44,7 @@ from gradmgr._arrays.captured import (
 )
 from gradmgr._arrays.gpu import is_on_gpu
 from gradmgr._arrays.table_rows import TableRows
-from gradmgr._engine.cleanup import complete, without_full_collections
+from gradmgr._engine.cleanup import allow_full_collections, complete, without_full_collections
 from gradmgr._engine.tensor import Tensor, wrap
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -220,7 +220,7 @@ def _runs_no_code_of_the_program(call: Call) -> bool:
 
 
 class ObjectStandIn:
-    """The base of what stands for an object whose own functions are called in each replay: see `captured_object`.
+    """The base of what replaces an object whose own functions are called in each replay: see `captured_object`.
 
     Attributes:
         real: that object.
@@ -375,7 +375,7 @@ class TensorCapture(Capture):
         return value
 
     def add_named(self, array: Any) -> CapturedArray:
-        """Return what stands for an array that the function reads by name: the same object in each replay."""
+        """Return what replaces an array that the function reads by name: the same object in each replay."""
         self.sources.append(weakref.ref(array))
         made = self.add_input(array)
         self._found[made.slot.number] = array
@@ -681,7 +681,7 @@ class TensorCapture(Capture):
         Args:
             function: what to call, the same object each time that the captured function runs.
             args: its arguments; Tensors and captured arrays among them are those of the replay.
-            changes: the tensors whose arrays it may change; None stands for all arrays and gradients there are.
+            changes: the tensors whose arrays it may change; None for all arrays and gradients there are.
             keywords: its keyword arguments.
             replayed: what a replay calls in its place, for results of the same kind.
         """
@@ -1011,6 +1011,7 @@ def _forget_turn() -> None:
     if _turn.get("thread", threading.get_ident()) != threading.get_ident():
         _turn["thread"] = threading.get_ident()
         _end_turn()
+        allow_full_collections()
 
 
 if hasattr(os, "register_at_fork"):
@@ -1034,7 +1035,7 @@ def refuse_in_replay(what: str) -> None:
 def call_whole(function: Callable[..., Any], *args: Any, changes: Iterable[Tensor] | None = None) -> Any:
     """Call a function whose Python code must run each time, also when the program that calls it is replayed.
 
-    `changes` names the tensors whose arrays it may change; None stands for all.
+    `changes` names the tensors whose arrays it may change; None for all.
     """
     capture = capturing()
     return function(*args) if capture is None else capture.call_whole(function, args, changes)

@@ -402,7 +402,10 @@ class _Monitor:
     def _find_memory_files(self) -> None:
         """Look for MPI's memory in the ranks that have not sent its names yet."""
         for rank in self._starting():
-            self._memory_files.update(memory_files(rank.process))
+            found = memory_files(rank.process)
+            with contextlib.suppress(OSError):  # it has ended, and its number may be that of another process by now
+                signal.pidfd_send_signal(rank.handle, 0)
+                self._memory_files.update(found)
 
     def _remove_memory_files(self) -> None:
         for name in self._memory_files:

@@ -226,7 +226,7 @@ class MPIGroup(Group):
     def _sum_at_once(self, memory: SharedMemory, flat: Any, key: tuple[Any, ...]) -> Work | None:
         """Add up an array among the ranks of one machine, without what a longer wait needs.
 
-        Ranks that compute the same wait for 10 us here. What is still under way then, or when an exception strikes,
+        Ranks that compute the same wait for 10 us here. What is still under way then, or when an exception is raised,
         becomes work as any other, which is returned.
         """
         operation, digest = self._text_and_digest(key)

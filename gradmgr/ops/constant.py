@@ -125,13 +125,19 @@ def constant(function: Callable[..., Any], arrays_first: int = 0) -> Callable[..
     return with_metadata_of(function, call, f"`numpy.{name}` on the values; the result carries no gradient.")
 
 
+def _not_implemented(other: object) -> Any:
+    return NotImplemented
+
+
 def valued_operator(function: Callable[..., Any]) -> Callable[..., Any]:
     """Make the operator of a comparison or bitwise function: NotImplemented for operands of other types."""
     compute = constant(function)
+    # What is equal to no Tensor may be looked for in a list of Tensors.
+    of_others = _not_implemented if function in (np.equal, np.not_equal) else libraries.try_the_other
 
     def operate(x: Tensor, y: Any, /) -> Any:
         other = y if isinstance(y, (Tensor, list, tuple)) else libraries.operand(y)
-        return other if other is NotImplemented else compute(x, other)
+        return of_others(y) if other is NotImplemented else compute(x, other)
 
     operate.__name__ = operate.__qualname__ = function.__name__
     return operate
@@ -143,7 +149,7 @@ def reflected(function: Callable[..., Any]) -> Callable[..., Any]:
 
     def operate(y: Tensor, x: Any, /) -> Any:
         other = x if isinstance(x, (list, tuple)) else libraries.operand(x)
-        return other if other is NotImplemented else compute(other, y)
+        return libraries.try_the_other(x) if other is NotImplemented else compute(other, y)
 
     operate.__name__ = operate.__qualname__ = function.__name__
     return operate

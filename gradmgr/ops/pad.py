@@ -57,7 +57,7 @@ def _pad(array: Any, pad_width: Any, mode: Any, kwargs: dict[str, Any]) -> Any:
         if array.shape[k] == 0 and before + after and mode not in ("constant", "empty"):
             raise ValueError(f"pad: can't extend empty axis {k} using modes other than 'constant' or 'empty'")
     if not libraries.is_differentiable(array.dtype):  # a constant, and rounded in ways that only NumPy knows
-        return wrap(np.pad(raw(array), widths, mode, **{key: _values_of(value) for key, value in kwargs.items()}))
+        return wrap(np.pad(raw(array), widths or 0, mode, **{key: _values_of(value) for key, value in kwargs.items()}))
     return padding(array, widths, mode, kwargs)
 
 
@@ -84,8 +84,8 @@ def _read_widths(pad_width: Any, ndim: int) -> list[tuple[int, int]]:
 
 
 def _are_widths(pad_width: Any, ndim: int) -> bool:
-    """Tell whether it is a pair of ints for each axis, as mostly: reading it by NumPy takes 6 us."""
-    if pad_width.__class__ not in (list, tuple) or len(pad_width) != ndim:
+    """Tell whether it is a pair of ints for each axis, as in most calls; NumPy takes 6 us to read it."""
+    if pad_width.__class__ not in (list, tuple) or not 0 < len(pad_width) == ndim:
         return False
     for pair in pad_width:
         if pair.__class__ is not tuple or len(pair) != 2 or not pair[0].__class__ is int is pair[1].__class__:
@@ -222,9 +222,9 @@ def _padded(a: Any, padded_shape: tuple[int, ...], sources: Sources) -> Any:
 
 
 def _sum_along(a: Any, axis: int) -> Any:
-    """Sum along an axis and keep it; of few columns one after the other, in the same order."""
+    """Sum along an axis and keep it; few columns are added one after the other, in a seventh of the time or less."""
     count = a.shape[axis]
-    if axis < a.ndim - 1 or count > _FEW_COLUMNS:
+    if axis < a.ndim - 1 or count > _FEW_COLUMNS or a.dtype.char == "e":  # NumPy adds halves up in singles
         return libraries.sum_over(a, (axis,), True)
     total = a[..., :1]
     for k in range(1, count):

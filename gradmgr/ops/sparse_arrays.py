@@ -343,4 +343,4 @@ def product_with_sparse(x: Any, y: Any) -> Any:
     """Return x @ y where one is a Tensor and the other a sparse matrix of a library; NotImplemented for others."""
     if sparse_library(y) is not None:
         return x @ as_operand(y, "x @ A")
-    return as_operand(x, "A @ x") @ y if sparse_library(x) is not None else NotImplemented
+    return as_operand(x, "A @ x") @ y if sparse_library(x) is not None else libraries.try_the_other(x, y)

@@ -371,9 +371,9 @@ KERNEL(add_rows)
     UNUSED;
     for (word row = 0; row < dims[0]; row++) {
         const REAL *RESTRICT from = (const REAL *)data[0] + row * n;
-        REAL *RESTRICT to = (REAL *)data[2] + places[row] * n;
         if (places[row] < 0 || places[row] >= dims[2])
             return 1;
+        REAL *RESTRICT to = (REAL *)data[2] + places[row] * n;
         for (word k = 0; k < n; k++)
             to[k] += from[k];
     }

@@ -124,7 +124,8 @@ def delete_an_element():
             TypeError,
             r"ReLU: inplace must be False; .* made first and then called, as in ReLU\(\)\(",
         ),
-        (lambda: nn.Sequential([nn.ReLU()]), TypeError, r"found a list: unpack it, as in \(\*layers\)"),
+        (lambda: nn.Sequential([nn.ReLU()]), TypeError, r"found a list: unpack it, as in Sequential\(\*layers\)"),
+        (lambda: nn.Sequential((nn.ReLU(),)), TypeError, "found a tuple: unpack it"),
         (lambda: optim.SGD(nn.Linear(1, 1)), TypeError, r"found Linear; pass model.parameters\(\)"),
         (
             lambda: optim.SGD([X]).step(3),
@@ -159,13 +160,36 @@ def test_a_type_error_inside_a_callback_has_no_such_note():
     assert not hasattr(found.value, "__notes__")
 
 
-@pytest.mark.parametrize("operate", [lambda t, u: t + u, lambda t, u: u - t, lambda t, u: t == u, lambda t, u: t @ u])
+@pytest.mark.parametrize("operate", [lambda t, u: t + u, lambda t, u: u - t, lambda t, u: t < u, lambda t, u: t @ u])
 def test_a_tensor_of_torch_beside_ours_is_refused_by_its_full_name(operate):
     torch = pytest.importorskip("torch")
     with pytest.raises(
         TypeError, match=r"a gradmgr.Tensor and a torch.Tensor have no operations in common: convert one"
     ):
         operate(tensor([1.0]), torch.ones(1))
+
+
+def test_a_tensor_of_torch_is_equal_to_none_of_ours():
+    torch = pytest.importorskip("torch")
+    t, u = tensor([1.0]), torch.ones(1)
+    assert (t == u) is False
+    assert (u != t) is True
+    assert t not in [u]
+
+
+def test_operators_of_other_classes_of_the_name_tensor_are_tried():
+    class Tensor:
+        def __radd__(self, other):
+            return "added"
+
+        def __rmatmul__(self, other):
+            return "multiplied"
+
+        def __gt__(self, other):
+            return "compared"
+
+    t = tensor([1.0])
+    assert (t + Tensor(), t @ Tensor(), t < Tensor(), t == Tensor()) == ("added", "multiplied", "compared", False)
 
 
 def test_a_dtype_of_torch_names_numpys():

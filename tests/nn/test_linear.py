@@ -94,6 +94,14 @@ def test_linear_refuses_integers():
 TABLE = np.arange(12.0).reshape(4, 3)
 
 
+def test_gradient_of_embedding_in_tables_without_columns_and_of_foreign_byte_order():
+    places = np.array([1, 2, 1])
+    (found,) = gradients(lambda w: embedding(places, w), np.ones((4, 0)))
+    assert found.shape == (4, 0)
+    (found,) = gradients(lambda w: embedding(places, w), np.ones((4, 40), ">f4"))
+    np.testing.assert_array_equal(found, np.broadcast_to([[0], [2], [1], [0]], (4, 40)))
+
+
 @pytest.mark.parametrize("columns", [1, 3, 31, 32, 100])
 def test_gradient_of_embedding_is_the_sum_by_row(columns):
     random = np.random.default_rng(0)

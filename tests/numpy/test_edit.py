@@ -313,6 +313,14 @@ def test_integers_sort_choose_and_pad_as_constants() -> None:
     assert gnp.insert(i, 1, 5.9).tolist() == [3, 5, 1, 2]
 
 
+@pytest.mark.parametrize("value", [2, 2.5])
+def test_nothing_is_padded_where_there_are_no_axes(value: float) -> None:
+    assert gnp.pad(tensor(value), 1).tolist() == np.pad(value, 1).tolist() == value
+    for pad_width in ([], ()):
+        with pytest.raises(TypeError, match="`pad_width` must be of integral type"):
+            gnp.pad(tensor(value), pad_width)
+
+
 def test_numbers_promote_weakly_in_choose_and_select() -> None:
     x = tensor(np.float32([1, 2]))
     assert gnp.choose([0, 1], [x, 2.5]).dtype == np.float32

@@ -169,7 +169,7 @@ class Node:
 
     @property
     def variable(self) -> Tensor:
-        """The attached tensor that this node stands for; operations have none.
+        """The attached tensor whose node this is; operations have none.
 
         Raises:
             AttributeError: the node is an operation.

@@ -31,9 +31,9 @@ _WIDE_TABLE = 32
 def _sum_of_rows(g: Any, places: Any, rows: int) -> Any:
     """Return a table whose row k is the sum of the rows of g with index k; the result is reproducible."""
     table = libraries.namespace(g).zeros((rows, g.shape[-1]), g.dtype)
-    g = g.reshape((-1, g.shape[-1]))
     if not g.size:
         return table
+    g = g.reshape((-1, g.shape[-1]))
     if g.__class__ is not np.ndarray or places.__class__ is not np.ndarray:
         table = libraries.able_to_hold(table, g, places)
         add_at(table, places.reshape(-1), g)

@@ -143,7 +143,10 @@ class Sequential(_Row):
         if isinstance(module, Module):
             return module
         if isinstance(module, (list, tuple)):
-            raise TypeError(f"{type(self).__name__} takes Modules one by one; found a list: unpack it, as in (*layers)")
+            raise TypeError(
+                f"{type(self).__name__} takes Modules one by one; found a {type(module).__name__}: unpack it, as in "
+                "Sequential(*layers)"
+            )
         if isinstance(module, type) or not callable(module):
             raise TypeError(f"{type(self).__name__} holds Modules and plain functions; found {_describe_found(module)}")
         return PlainFunction(module)

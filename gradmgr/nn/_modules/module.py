@@ -290,7 +290,7 @@ class Module:
         run_atomically(self._calls_to_register(name, kind, value))
 
     def _calls_to_register(self, name: str, kind: str, value: Any) -> list[Call]:
-        """Return the calls that do so; raise if a name is none."""
+        """Return the calls of `_register`; raise for what can be no name."""
         check_name(self, name)
         calls: list[Call] = []
         if self._kinds.get(name) != kind:
@@ -302,7 +302,7 @@ class Module:
         run_atomically(self._calls_to_unregister(names))
 
     def _calls_to_unregister(self, names: Collection[str]) -> list[Call]:
-        """Return the calls that do so."""
+        """Return the calls of `_unregister`."""
         from_dicts = [(own.pop, name, None) for name in names for own in (self._kinds, self.__dict__)]
         return [*from_dicts, *[(self._transient.discard, name) for name in names]]
 
