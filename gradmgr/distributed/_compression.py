@@ -72,8 +72,9 @@ def make_topk_allreduce_cb(
     the s of all ranks. So each number arrives, later: without the residual (`error_feedback=False`), small
     gradients never do, and a descent may end elsewhere, or nowhere.
 
-    Residuals change when a backward succeeds; one that fails leaves them as they were. They belong to this rank, as
-    large as the parameters, and are not in a checkpoint: a run that is resumed begins with zeros, as at first.
+    Residuals change when a backward succeeds; one that fails leaves them as they were, and so does one in which any
+    rank's gradients are not finite, whose step a GradScaler skips. They belong to this rank, as large as the
+    parameters, and are not in a checkpoint: a run that is resumed begins with zeros, as at first.
     It is used as `make_allreduce_cb`, whose rules hold here too. It has no `no_sync()`.
 
     Source: Lin, Han, Mao, Wang, Dally, "Deep Gradient Compression", ICLR 2018 (without its momentum correction); error
@@ -246,12 +247,15 @@ class TopKCallback(_CompressedCallback):
         everyones = group.all_gather(message, found.description)
         first, second = chosen.nbytes, chosen.nbytes + chosen.size * dtype.itemsize
         result = xp.zeros(found.size, dtype)
+        is_finite = True
         for row in everyones:  # in the order of the ranks, so that all of them find the same bits
             # copies, as their memory may not be aligned for their dtype
-            result[row[:first].copy().view(chosen.dtype)] += row[first:second].copy().view(dtype)
+            values = row[first:second].copy().view(dtype)
+            result[row[:first].copy().view(chosen.dtype)] += values
+            is_finite = is_finite and bool(xp.isfinite(values).all())
         if self.reduce_method == "mean":
             result /= group.size
-        if self.error_feedback:
+        if self.error_feedback and is_finite:  # else a scaler skips the step, so the residuals must not have it
             total[chosen] = 0
             found.leave(total, amounts)
         return result, everyones[:, second:].any(axis=0).tolist()

@@ -1,7 +1,7 @@
 """`ZeroRedundancyOptimizer`: each rank keeps the optimiser's state of a part of the numbers, and updates that part.
 
-The parameters of a group are laid out flat, those of one dtype in one row, and cut into a part for each rank. Every
-algorithm of `gradmgr.optim` treats each number by itself, so that the parts together are what one optimiser computes.
+The parameters of a group are laid out flat, those of one dtype in one row, and cut into a part for each rank. The
+algorithms that are taken treat each number by itself, so that the parts together are what one optimiser computes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from gradmgr._engine.tensor import Tensor, raw, wrap
 from gradmgr._engine.tensor_capture import call_whole
 from gradmgr.distributed._group import Group
 from gradmgr.distributed._world import group as resolve_group
-from gradmgr.optim import Optimizer
+from gradmgr.optim import LBFGS, Optimizer, SparseAdam
 from gradmgr.optim._recorded import write_step
 
 _NAME = "ZeroRedundancyOptimizer"
@@ -46,7 +46,8 @@ class ZeroRedundancyOptimizer(Optimizer):
         **defaults: its options.
 
     Raises:
-        TypeError: `optimizer_class` is no class of optimisers, or has no such option.
+        TypeError: `optimizer_class` is no class of optimisers, or has no such option; or it is LBFGS, which does not
+            treat each number by itself, or SparseAdam, which takes gradients of rows.
         ValueError: an option is out of range; or it is `differentiable=True`.
         DistributedError: in `step`: the ranks have different parameters or options, or a gradient where others have
             none, or the step failed on another rank. No parameter has changed; the state of this rank may have.
@@ -74,6 +75,11 @@ class ZeroRedundancyOptimizer(Optimizer):
     ) -> None:
         if not (isinstance(optimizer_class, type) and issubclass(optimizer_class, Optimizer)):
             raise TypeError(f"{_NAME} takes a class of gradmgr.optim, such as Adam; found {optimizer_class!r}")
+        if issubclass(optimizer_class, (LBFGS, SparseAdam)):
+            raise TypeError(
+                f"{_NAME} takes an algorithm that updates each number by itself, from a whole gradient, such as Adam; "
+                f"found {optimizer_class.__name__}: use that itself, on every rank"
+            )
         self._at = resolve_group(group)
         self._rows: list[_Row] = []
         self._consolidated: dict[int, dict[str, Any]] | None = None  # states by number of the parameter
@@ -127,7 +133,10 @@ class ZeroRedundancyOptimizer(Optimizer):
                 for piece in row.pieces:
                     piece.grad = None
         self._consolidated, self._has_state = None, True
-        gathered = [row.gather(row.own_values(), self._options_text(row)) for row in work]
+        lacking = self._lacking_text()
+        if not work:  # the other ranks may have gradients
+            self._at.agree(f"a step of {_NAME}", lacking)
+        gathered = [row.gather(row.own_values(), f"{self._options_text(row)}, {lacking}") for row in work]
         for row, flat in zip(work, gathered, strict=True):
             for p, values in row.parts(flat):
                 if p.grad is not None:
@@ -138,15 +147,18 @@ class ZeroRedundancyOptimizer(Optimizer):
         call_whole(self._take_turn, changes=list(self._params()))
 
     def _options_text(self, row: _Row) -> str:
-        """Return what must be the same on all ranks: shapes, options, and which parameters have a gradient."""
+        """Return what must be the same on all ranks of a row: shapes and options."""
         group = self.param_groups[row.group]
         options = ", ".join(f"{name}={group[name]!r}" for name in self.defaults)
-        lacking = [k for k, p in enumerate(row.params) if p.grad is None]
-        without = f", without gradients for those at {lacking}" if lacking else ""
         return (
             f", the new parameters of group {row.group} in a {_NAME} of {type(self._inner).__name__} ({options}) over "
-            f"shapes {', '.join([str(p.shape) for p in row.params])}{without}"
+            f"shapes {', '.join([str(p.shape) for p in row.params])}"
         )
+
+    def _lacking_text(self) -> str:
+        """Return which parameters of all groups have no gradient, which must be the same on all ranks."""
+        lacking = [k for k, p in enumerate(self._params()) if p.grad is None]
+        return f"without gradients for those at {lacking}" if lacking else "with all gradients"
 
     # ------------------------------------------------------------ state
 

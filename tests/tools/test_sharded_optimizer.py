@@ -38,7 +38,8 @@ EQUAL = """
 kinds = [
     (optim.SGD, {"lr": 0.1}), (optim.SGD, {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.1}), (optim.Adam, {}),
     (optim.AdamW, {"lr": 0.01, "amsgrad": True}), (optim.RMSprop, {"momentum": 0.5, "centered": True}),
-    (optim.Adagrad, {}), (optim.Lion, {}),
+    (optim.Adagrad, {}), (optim.Lion, {}), (optim.Adadelta, {}), (optim.Adamax, {}), (optim.NAdam, {}),
+    (optim.RAdam, {}),
 ]
 for kind, options in kinds:
     for dtype in ("f4", "f8", "D", "e"):
@@ -91,6 +92,8 @@ raises(TypeError, "no option 'speed'", divided.add_param_group, {"params": [tens
 raises(ValueError, "lr must be at least 0", Zero, [tensor([1.0])], optim.SGD, lr=-1)
 raises(ValueError, "given twice", Zero, [ws[0], ws[0]], optim.SGD)
 raises(TypeError, "takes a class of gradmgr.optim", Zero, ws, nn.Linear)
+raises(TypeError, "found LBFGS: use that itself", Zero, ws, optim.LBFGS)
+raises(TypeError, "found SparseAdam: use that itself", Zero, ws, optim.SparseAdam)
 raises(ValueError, "found 9", divided.consolidate_state_dict, 9)
 """
 
@@ -148,6 +151,26 @@ else:
 same(ws, before)
 optimizer.param_groups[0]["lr"] = 0.1
 optimizer.step()
+
+# So it is where a rank has no gradient at all, or none of one dtype; where none has any, nothing happens.
+ws = model() + model("f8")
+optimizer = Zero(ws, optim.Adam)
+before = [w.numpy() for w in ws]
+for lacking in (range(12), range(6), range(6, 12)):
+    gradients(ws, 0, skip=lacking if RANK == 0 else ())
+    error = raises(errors.DistributedError, "ZeroRedundancyOptimizer", optimizer.step)
+    assert f"without gradients for those at {list(lacking)}" in str(error), str(error)
+    same(ws, before)
+gradients(ws, 0, skip=range(12))
+optimizer.step()
+same(ws, before)
+optimizer.param_groups[0]["lr"] = "fast" if RANK == 0 else 0.1
+if RANK == 0:
+    raises(TypeError, "lr must be a number", optimizer.step)
+else:
+    raises(errors.DistributedError, "the rest of a step of ZeroRedundancyOptimizer that failed", optimizer.step)
+dist.barrier()
+optimizer = Zero(model(), optim.SGD)
 saved = {"state": {9: {"step": 1}}, "param_groups": []}
 raises(errors.StateError, "it has 0 parameter groups", optimizer.load_state_dict, saved)
 """
