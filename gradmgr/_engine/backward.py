@@ -306,7 +306,9 @@ class BackwardRun:
             try:
                 given = callback(t, g)
             except TypeError as error:
-                if error.__traceback__ is not None and error.__traceback__.tb_next is None:  # it was not entered
+                if (
+                    error.__traceback__ is not None and error.__traceback__.tb_next is None
+                ):  # the callback was not entered
                     error.add_note("a callback of attach is called with two arguments: callback(tensor, grad)")
                 raise
             if given is None:
