@@ -779,7 +779,7 @@ def _holds_mask(index: Any) -> bool:
 
 
 def _are_equal_args(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
-    """Tell whether arguments, or results, are equal in which the same slots are in the same order."""
+    """Tell whether arguments, or results, are equal, given that they have the same slots in the same order."""
     if len(one) != len(other):
         return False
     for a, b in zip(one, other, strict=True):

@@ -189,8 +189,8 @@ class Assembly:
         self._of_steps: list[int] = []  # the words that say where a description stands
         self._patches: dict[int, list[_Patch]] = defaultdict(list)  # by the slot of what Python holds
         self._keeps: list[Any] = []
-        self._alike: dict[Any, tuple[int, int]] = {}  # descriptions by what they say
-        self._of_runs: dict[int, tuple[int, int]] = {}  # and by the identity of a run
+        self._alike: dict[Any, tuple[int, int]] = {}  # descriptions by their content
+        self._of_runs: dict[int, tuple[int, int]] = {}  # and by the identity of a run, which a segment holds
 
     def program(self, machine: Machine, nbytes: int) -> Program:
         """Return the program, with an arena of so many bytes."""

@@ -306,7 +306,8 @@ class BackwardRun:
             try:
                 given = callback(t, g)
             except TypeError as error:
-                if error.__traceback__ is not None and error.__traceback__.tb_next is None:  # it was not entered
+                # Raised by the call itself: the callback was not entered.
+                if error.__traceback__ is not None and error.__traceback__.tb_next is None:
                     error.add_note("a callback of attach is called with two arguments: callback(tensor, grad)")
                 raise
             if given is None:

@@ -100,6 +100,7 @@ class Block:
 
 
 def blocks_of(tensors: Sequence[tuple[str, Any]]) -> list[Block]:
+    """Return where each tensor, given with its name, is in the vector of all of their real numbers."""
     made, start = [], 0
     for name, t in tensors:
         is_complex = t.dtype.kind == "c"
@@ -110,6 +111,7 @@ def blocks_of(tensors: Sequence[tuple[str, Any]]) -> list[Block]:
 
 
 def describe_missing_input(problem: Problem) -> str:
+    """Return the line of a report that says that there is nothing to differentiate by."""
     found = ", ".join(str(t.dtype) if isinstance(t, Tensor) else type(t).__name__ for t in problem.points)
     return (
         f"- {problem.prefix}no input is of a floating or complex dtype; found {found or 'none'}: "

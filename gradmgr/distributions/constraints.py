@@ -183,7 +183,7 @@ def independent(base_constraint: Constraint, reinterpreted_batch_ndims: int, nam
             "independent takes a constraint, such as constraints.real, and a number of axes; found "
             f"{type(base_constraint).__name__}"
         )
-    if not isinstance(count, int) or count < 0:
+    if not isinstance(count, (int, np.integer)) or count < 0:
         raise ValueError(f"independent: reinterpreted_batch_ndims must be an integer of at least 0; found {count!r}")
     return Independent(
         name or f"independent({base_constraint!r}, {count})",

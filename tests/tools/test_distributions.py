@@ -891,6 +891,8 @@ def test_wrong_parameters_are_refused():
             make()
     with pytest.raises(TypeError, match=r"independent takes a constraint, such as constraints.real, .*; found int"):
         distributions.constraints.independent(3, 1)
+    rows = distributions.constraints.independent(distributions.constraints.positive, np.int64(1))
+    assert rows.check([[1.0, 2.0], [1.0, -2.0]]).tolist() == [True, False]
     assert distributions.Normal(0.0, -1.0, validate_args=False).scale == -1.0
     distributions.MultivariateNormal(LOC[:2], scale_tril=[[1.0, 0.5], [0.0, -1.0]], validate_args=False)
     rounded = COVARIANCE.astype(np.float32)

@@ -66,7 +66,7 @@ def _add(setting: _Setting, settings: Settings) -> None:
 
 
 def _withdraw(kept: Settings) -> None:
-    """Let only these of the modes in effect be so; called again where an exception interrupts it.
+    """Undo the modes in effect but these; called again where an exception interrupts it.
 
     The modes are changed last: until then they determine which recorders are to be resumed.
     """
