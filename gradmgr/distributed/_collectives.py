@@ -3,9 +3,8 @@
 The function that is differentiated is the sum of the losses of all ranks: a rank's gradient is the derivative of that
 sum by the rank's own value. So the vjp of all_reduce is the sum of the cotangents over the ranks, that of all_gather
 is each rank's part of the summed cotangents, that of reduce_scatter all of the gathered ones, that of broadcast their
-sum, at the root. These are collectives again,
-so every rank must run backward through them, in the same order: a rank whose own loss does not depend on the result
-of a collective begins its backward there too, with zeros.
+sum, at the root. These are collectives again, so every rank must run backward through them, in the same order: a rank
+whose own loss does not depend on the result of a collective begins its backward there too, with zeros.
 """
 
 from __future__ import annotations

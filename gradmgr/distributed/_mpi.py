@@ -31,6 +31,11 @@ _REALS = (libraries.F4, libraries.F8)
 _MAX_TEXTS = 1000  # that a group caches, since the next step calls the same operations again
 
 
+def _nothing() -> tuple[Any, ...]:
+    """Do nothing, and return no requests: what an operation without a transfer posts, and how it is finished."""
+    return ()
+
+
 class _Collective(Posted):
     """A collective: first the agreement on what it is, then the transfer."""
 
@@ -86,7 +91,7 @@ class _Collective(Posted):
             if self._requests is None or not self._are_complete(self._requests, tries):
                 return False
             self._finish()
-            self._finish = tuple
+            self._finish = _nothing
             return True
 
 
@@ -110,10 +115,10 @@ class MPIGroup(Group):
         inner = self._comm.Get_group()
         with self.watchdog.lock:
             comm = self._comm.Create(inner.Incl(ranks))
-        named = [self.ranks[k] for k in ranks]
+        members = [self.ranks[k] for k in ranks]
         if comm == self.mpi.COMM_NULL:
-            return NonMemberGroup(named, -1, self.watchdog)
-        return type(self)(self.mpi, comm, named, self.watchdog)
+            return NonMemberGroup(members, -1, self.watchdog)
+        return type(self)(self.mpi, comm, members, self.watchdog)
 
     def free(self) -> None:
         """Give the communicators back; all ranks must come here."""
@@ -168,7 +173,7 @@ class MPIGroup(Group):
         return [found[a : a + n].tobytes().decode() for a, n in zip(starts, sizes, strict=True)]
 
     def _start(
-        self, key: tuple[Any, ...], post: Callable[[], Iterable[Any]], finish: Callable[[], Any] = tuple
+        self, key: tuple[Any, ...], post: Callable[[], Iterable[Any]], finish: Callable[[], Any] = _nothing
     ) -> Work:
         self.watchdog.collect_finished()
         return _Collective(self, *self._text_and_digest(key), post, finish)
@@ -186,7 +191,7 @@ class MPIGroup(Group):
         return known
 
     def start_agree(self, operation: str, facts: str = "") -> Work:
-        return self._start((f"{operation} ({facts})" if facts else operation,), tuple)
+        return self._start((f"{operation} ({facts})" if facts else operation,), _nothing)
 
     def exchange(self, text: str) -> list[str]:
         self.agree("an exchange of texts")
@@ -198,7 +203,7 @@ class MPIGroup(Group):
         self._check(array, "all_reduce")
         check_op(op, array.dtype)
         operation = described(array, f"all_reduce(op={op!r})", more)
-        wire, sent = to_wire(array, array if source is None else source, op)
+        wire, sent = to_wire(array, array if source is None else source)
 
         def post() -> list[Any]:
             if self._is_shared(wire):
@@ -248,9 +253,9 @@ class MPIGroup(Group):
                     if memory.await_reduction(reduction):
                         return None
             except BaseException:
-                _Collective(self, operation, digest, post, tuple, agreement)
+                _Collective(self, operation, digest, post, _nothing, agreement)
                 raise
-            return _Collective(self, operation, digest, post, tuple, agreement)
+            return _Collective(self, operation, digest, post, _nothing, agreement)
 
     def start_half_sum(self, array: Any, more: str = "") -> Work:
         self._check(array, "all_reduce")
@@ -269,7 +274,7 @@ class MPIGroup(Group):
         self._check(array, "reduce_scatter", written=False)
         check_op(op, array.dtype, "reduce_scatter")
         out = np.empty(array.shape[1:], array.dtype)
-        wire, _ = to_wire(out, out, op)
+        wire, _ = to_wire(out, out)
         sent = array.reshape(-1).astype(np.float32) if is_half(array.dtype) else array.reshape(-1).view(wire.dtype)
 
         def post() -> list[Any]:
@@ -312,7 +317,7 @@ class MPIGroup(Group):
             combine: combines one array into another, in place.
             dtype: of the numbers; None for that which MPI knows them by.
         """
-        known = self.watchdog.__dict__.setdefault("made_ops", {})
+        known = self.watchdog.made_ops
         if name not in known:
 
             def call(one: Any, into: Any, datatype: Any) -> None:

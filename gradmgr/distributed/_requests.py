@@ -20,7 +20,7 @@ class Posted(Work):
         self, operation: str, ranks: tuple[int, ...], watchdog: WatchdogBase, requests: Iterable[Any] | None
     ) -> None:
         super().__init__(operation, ranks, watchdog)
-        self._requests = None if requests is None else list(requests)
+        self._requests = None if requests is None else list(requests)  # None: not posted yet
         self._error: errors.DistributedError | None = None
 
     def _are_complete(self, requests: list[Any], tries: int) -> bool:
@@ -42,7 +42,7 @@ class Agreement:
     __slots__ = ("_numbers", "_request")
 
     def __init__(self, mpi: Any, comm: Any, digest: int) -> None:
-        self._numbers = np.array((digest, -digest, 0, 0), np.int64)
+        self._numbers = np.array((digest, -digest, 0, 0), np.int64)  # the last two become the least of the first two
         self._request = comm.Iallreduce(self._numbers[:2], self._numbers[2:], mpi.MIN)
 
     def Test(self) -> bool:  # noqa: N802  # as MPI's requests have it
@@ -51,7 +51,7 @@ class Agreement:
     @property
     def is_unanimous(self) -> bool:
         """Return whether the least and the greatest digest are equal, once it is complete."""
-        return bool(self._numbers[2] == -self._numbers[3])
+        return bool(self._numbers[2] == -self._numbers[3])  # the least of -digest is that of the greatest digest
 
 
 class Transfer(Posted):

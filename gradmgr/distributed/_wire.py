@@ -45,7 +45,7 @@ def check_op(op: str, dtype: Any, operation: str = "all_reduce") -> None:
         raise errors.DtypeError(f"{operation}: a sum of bool is a count; convert to an integer dtype, or use op='max'")
 
 
-def to_wire(array: Any, source: Any, op: str) -> tuple[Any, Any]:
+def to_wire(array: Any, source: Any) -> tuple[Any, Any]:
     """Return what is reduced for an array, and from what: both flat, in a dtype that MPI adds up well."""
     if is_half(array.dtype):
         wire = source.astype(np.float32).reshape(-1)

@@ -7,10 +7,26 @@ import os
 import threading
 import time
 import weakref
+from typing import Any
 
 from gradmgr import errors
 from gradmgr.distributed._local_ranks import LocalRanks
 from gradmgr.distributed._shared_memory import SharedMemory
+
+_TRIES = 8  # between two pauses: fewer, and the bytes move slower; more, and ranks that share a core starve each other
+_POLL_INTERVAL = 1e-3  # seconds between two polls of the watchdog
+# Seconds after which a wait for others sleeps in its pauses, so that its core is free. More than two ranks that compute
+# the same need to come together (20 to 50 us); on busy cores a step takes 0.8 of the time that it takes with 0.2 s.
+_SPIN_TIME = 2e-4
+# A yield that takes so many seconds gave the core to another process. For some time then waits sleep at once: a rank
+# that sleeps has the core back soon after, one that yields it after the other's time slice of some milliseconds. With a
+# process that computes on each core, a step of two ranks takes 2.0 ms instead of 2.9; on idle cores yields take 1 us.
+_OTHER_RAN = 5e-4
+_BUSY_TIME = 0.05
+_NAP = 1 / 16  # of the time waited so far: what a pause lasts, and the most by which sleeping makes a wait longer
+_MAX_NAP = 1e-3  # seconds
+
+_yield_core = getattr(os, "sched_yield", lambda: time.sleep(0))  # Windows has none
 
 
 class WatchdogBase:
@@ -22,6 +38,7 @@ class WatchdogBase:
         # MPI may still write to or read the memory of these, though the user holds them no longer.
         self.pending: set[Work] = set()
         self.memories: weakref.WeakSet[SharedMemory] = weakref.WeakSet()
+        self.made_ops: dict[str, Any] = {}  # reductions as operations of MPI that it does not have itself, by name
         self.sleeps_until = 0.0  # of time.perf_counter: waits sleep until then at once, as others need this core
 
     def collect_finished(self) -> None:
@@ -106,19 +123,3 @@ class Work:
         if time.perf_counter() - now > _OTHER_RAN:
             self.watchdog.sleeps_until = now + _BUSY_TIME
         return looked
-
-
-_yield_core = getattr(os, "sched_yield", lambda: time.sleep(0))  # Windows has none
-
-_TRIES = 8  # between two pauses: fewer, and the bytes move slower; more, and ranks that share a core starve each other
-_POLL_INTERVAL = 1e-3  # seconds between two polls of the watchdog
-# Seconds after which a wait for others sleeps in its pauses, so that its core is free. More than two ranks that compute
-# the same need to come together (20 to 50 us); on busy cores a step takes 0.8 of the time that it takes with 0.2 s.
-_SPIN_TIME = 2e-4
-# A yield that takes so many seconds gave the core to another process. For some time then waits sleep at once: a rank
-# that sleeps has the core back soon after, one that yields it after the other's time slice of some milliseconds. With a
-# process that computes on each core, a step of two ranks takes 2.0 ms instead of 2.9; on idle cores yields take 1 us.
-_OTHER_RAN = 5e-4
-_BUSY_TIME = 0.05
-_NAP = 1 / 16  # of the time waited so far: what a pause lasts, and the most by which sleeping makes a wait longer
-_MAX_NAP = 1e-3  # seconds

@@ -181,6 +181,9 @@ def _load_mpi() -> Any:
 def finalize() -> None:
     """Disconnect the ranks; each must call it, and waits there for the others. Needless at the program's end.
 
+    Where other ranks call something else, or one of them fails, it raises as every collective does, and the ranks stay
+    connected.
+
     Raises:
         RuntimeError: `init` has not been called.
 
