@@ -310,7 +310,6 @@ def test_train_calls_the_method_of_a_nested_module_that_overrides_it():
     assert [name for name, module in model.named_modules() if not module.training] == ["0.1.norm"]
 
 
-
 # ---------------------------------------------------------------- moving
 
 
