@@ -160,7 +160,7 @@ MEMORY_NOTE = (
     "keeps the text of its replay and what it compares in each call. Resident: of one step, by the system's count,\n"
     "under a malloc that gives freed blocks back"
 )
-_QUICK_REPLAYS = 1000
+_QUICK_REPLAYS = 100
 _BEFORE = 500  # steps whose memory does not count
 _TRACED_PART = 10  # of the steps: under tracemalloc they take several times as long
 _FLAT_NOTE = (
@@ -205,7 +205,7 @@ def _traced_peak(make: Make) -> float:
 def left(make: Make, replays: int) -> dict[str, float]:
     """Return what so many steps leave behind: resident bytes, Python's blocks, and bytes by tracemalloc."""
     made = make()
-    _step(made, _BEFORE)
+    _step(made, min(_BEFORE, replays))
     resident, blocks = memory.resident_now(), sys.getallocatedblocks()
     _step(made, replays)
     found = {"bytes": float(memory.resident_now() - resident), "blocks": float(sys.getallocatedblocks() - blocks)}
@@ -260,7 +260,8 @@ def memory_of_steps(pace: Pace, threads: int) -> Table:
 def memory_of_replays(pace: Pace, threads: int) -> Table:
     """Count what many replays of each training step leave."""
     replays = _QUICK_REPLAYS if is_quick(pace) else _REPLAYS
-    jobs = [(label, name) for label in train.MODELS for name in levels() if name != PLAIN or label == _SMALL]
+    labels = memory.first_of_each_kind(train.MODELS) if is_quick(pace) else list(train.MODELS)
+    jobs = [(label, name) for label in labels for name in levels() if name != PLAIN or label == _SMALL]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         found = pool.map(lambda job: _in_a_process("left", *job, threads, replays), jobs)
     rows = [
