@@ -31,6 +31,7 @@ from gradmgr._arrays.batched import (
 )
 from gradmgr._arrays.batched_indexing import locate
 from gradmgr._arrays.captured import CapturedArray, is_numpy
+from gradmgr._arrays.operators import BITWISE, COMPARISONS
 
 
 def _array_ufunc(self: Batched, ufunc: Any, method: str, *inputs: Any, **keywords: Any) -> Any:
@@ -368,25 +369,14 @@ for _name, _ufunc in {
     "mod": np.remainder,
     "pow": np.power,
     "matmul": np.matmul,
-    "and": np.bitwise_and,
-    "or": np.bitwise_or,
-    "xor": np.bitwise_xor,
-    "lshift": np.left_shift,
-    "rshift": np.right_shift,
     "divmod": np.divmod,
+    **BITWISE,
 }.items():
     setattr(Batched, f"__{_name}__", _operator(_ufunc))
     setattr(Batched, f"__r{_name}__", _operator(_ufunc, reflected=True))
     if _name != "divmod":
         setattr(Batched, f"__i{_name}__", _update(_ufunc))
-for _name, _ufunc in {
-    "eq": np.equal,
-    "ne": np.not_equal,
-    "lt": np.less,
-    "le": np.less_equal,
-    "gt": np.greater,
-    "ge": np.greater_equal,
-}.items():
+for _name, _ufunc in COMPARISONS.items():
     setattr(Batched, f"__{_name}__", _operator(_ufunc))
 for _name, _ufunc in {"neg": np.negative, "pos": np.positive, "abs": np.absolute, "invert": np.invert}.items():
     setattr(Batched, f"__{_name}__", _unary(_ufunc))

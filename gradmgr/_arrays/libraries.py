@@ -19,7 +19,7 @@ from gradmgr import errors
 from gradmgr._arrays import (
     batched_ufuncs,  # noqa: F401  # it binds the operators of Batched when imported
     batching_rules,  # noqa: F401  # it enters rules when imported
-    batching_rules_of_series,  # noqa: F401  # it does, too
+    batching_rules_of_series,  # noqa: F401  # it enters rules, too
 )
 from gradmgr._arrays.arguments import leaves_in
 from gradmgr._arrays.batched import Batched, batched_to_hold, innermost

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -124,28 +124,35 @@ def describe_missing_input(problem: Problem) -> str:
 
 def reverse_problem(problem: Problem, rows: Sequence[Block], us: Sequence[Any]) -> Problem:
     """Return the problem of the reverse derivative, a function of the inputs and the cotangents."""
-    func, argnums, count = problem.func, problem.argnums, len(problem.points)
-    outs = [f"the gradient of {problem.names[k]}" for k in argnums]
-    names = [*problem.names, *(f"the cotangent of {row.name}" for row in rows)]
-    prefix = f"{problem.prefix}derivative of the reverse derivative: "
-
-    def reverse(*args: Any) -> Any:
-        return vjp(func, args[:count], argnums, args[count:])
-
-    return Problem(reverse, [*problem.points, *map(wrap, us)], names, outs, prefix)
+    names = [f"the cotangent of {row.name}" for row in rows]
+    outs = [f"the gradient of {problem.names[k]}" for k in problem.argnums]
+    return _derived(problem, "reverse", vjp, us, names, outs)
 
 
 def forward_problem(problem: Problem, rows: Sequence[Block], vs: Sequence[Any]) -> Problem:
     """Return the problem of the forward derivative, a function of the inputs and the tangents."""
-    func, argnums, count = problem.func, problem.argnums, len(problem.points)
+    names = [f"the tangent of {problem.names[k]}" for k in problem.argnums]
     outs = [f"the tangent of {row.name}" for row in rows]
-    names = [*problem.names, *(f"the tangent of {problem.names[k]}" for k in argnums)]
-    prefix = f"{problem.prefix}derivative of the forward derivative: "
+    return _derived(problem, "forward", jvp, vs, names, outs)
 
-    def forward(*args: Any) -> Any:
-        return jvp(func, args[:count], argnums, args[count:])
 
-    return Problem(forward, [*problem.points, *map(wrap, vs)], names, outs, prefix)
+def _derived(
+    problem: Problem,
+    mode: str,
+    derivative: Callable[..., Any],
+    vectors: Sequence[Any],
+    names: list[str],
+    outs: list[str],
+) -> Problem:
+    """Return the problem of `vjp` or `jvp` as a function of the inputs and of vectors with these names."""
+    count = len(problem.points)
+
+    def function(*args: Any) -> Any:
+        return derivative(problem.func, args[:count], problem.argnums, args[count:])
+
+    points = [*problem.points, *map(wrap, vectors)]
+    prefix = f"{problem.prefix}derivative of the {mode} derivative: "
+    return Problem(function, points, [*problem.names, *names], outs, prefix)
 
 
 def forward_derivative(problem: Problem, vs: Any) -> Any:

@@ -23,7 +23,7 @@ from gradmgr._engine.recorder import Recorder
 from gradmgr._engine.tape import add_root
 from gradmgr._engine.tensor import Tensor, raw, wrap
 from gradmgr.distributed._group import Group
-from gradmgr.distributed._wire import OPS
+from gradmgr.distributed._wire import check_op
 from gradmgr.distributed._world import group as resolve_group
 from gradmgr.manager import get_backwarding_grad_manager
 
@@ -206,8 +206,7 @@ def all_reduce(x: Any, op: str = "sum", group: Group | None = None) -> Any:
 
 
 def _check_reduction(x: Any, op: str, operation: str) -> None:
-    if op not in OPS:
-        raise ValueError(f"{operation} knows the ops {', '.join(map(repr, OPS))}; found {op!r}")
+    check_op(op, x.dtype, operation)
     if op not in ("sum", "mean") and tracking_text(x):
         raise errors.UnsupportedFunctionError(
             f"{operation}(op={op!r}) has no derivative, and this tensor is tracked; give it x.detach(), or gather the "

@@ -54,7 +54,7 @@ _PIDFD_INFO_EXIT = 1 << 3
 _PIDFD_GET_INFO = 3 << 30 | _PIDFD_INFO.size << 16 | 0xFF << 8 | 11
 
 # MPI's memory for the ranks of a machine, by how the names of its files begin: MPICH's and Open MPI's.
-_MEMORY_FILES = ("/dev/shm/mpich_shm_", "/dev/shm/vader_segment.", "/dev/shm/sm_segment.")  # noqa: S108
+_MEMORY_FILES = ("/dev/shm/mpich_shm_", "/dev/shm/vader_segment.", "/dev/shm/sm_segment.")  # noqa: S108  # MPI's choice
 
 _CHECKPOINT = "start the job again from its last checkpoint"
 

@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from gradmgr._arrays import libraries
+from gradmgr._arrays import libraries, operators
 from gradmgr._engine.elementwise import conj
 from gradmgr._engine.indexing import normalized
 from gradmgr._engine.mutation import copied, setitem, updater
@@ -42,21 +42,6 @@ _BINARY = {
     "floordiv": (arithmetic.floor_divide, np.floor_divide, "//="),
 }
 _UNARY = {"neg": arithmetic.negative, "pos": arithmetic.positive, "abs": arithmetic.absolute}
-_COMPARISONS: dict[str, Any] = {
-    "eq": np.equal,
-    "ne": np.not_equal,
-    "lt": np.less,
-    "le": np.less_equal,
-    "gt": np.greater,
-    "ge": np.greater_equal,
-}
-_BITWISE = {
-    "and": np.bitwise_and,
-    "or": np.bitwise_or,
-    "xor": np.bitwise_xor,
-    "lshift": np.left_shift,
-    "rshift": np.right_shift,
-}
 
 
 def bind() -> None:
@@ -67,9 +52,9 @@ def bind() -> None:
         setattr(Tensor, f"__i{name}__", updater(made.operator, ufunc, symbol))
     for name, made in _UNARY.items():
         setattr(Tensor, f"__{name}__", made.operator)
-    for name, function in _COMPARISONS.items():
+    for name, function in operators.COMPARISONS.items():
         setattr(Tensor, f"__{name}__", constant.valued_operator(function))
-    for name, function in _BITWISE.items():
+    for name, function in operators.BITWISE.items():
         setattr(Tensor, f"__{name}__", constant.valued_operator(function))
         setattr(Tensor, f"__r{name}__", constant.reflected(function))
         setattr(Tensor, f"__i{name}__", updater(constant.valued_operator(function), None, f"{name} in place"))

@@ -88,10 +88,11 @@ def _are_widths(pad_width: Any, ndim: int) -> bool:
     if pad_width.__class__ not in (list, tuple) or not 0 < len(pad_width) == ndim:
         return False
     for pair in pad_width:
-        if pair.__class__ is not tuple or len(pair) != 2 or not pair[0].__class__ is int is pair[1].__class__:
+        if pair.__class__ is not tuple or len(pair) != 2:
             return False
-        if pair[0] < 0 or pair[1] < 0:
-            return False
+        for width in pair:
+            if width.__class__ is not int or width < 0:
+                return False
     return True
 
 

@@ -131,6 +131,13 @@ with np.errstate(all="ignore"):
 """
 
 MISFITS = """
+def refused_option_of_one_rank(optimizer):
+    optimizer.param_groups[0]["lr"] = "fast" if RANK == 0 else 0.1
+    if RANK == 0:
+        raises(TypeError, "lr must be a number", optimizer.step)
+    else:
+        raises(errors.DistributedError, "the rest of a step of ZeroRedundancyOptimizer that failed", optimizer.step)
+
 # What the ranks do not have in common is an error on all of them, and changes no parameter.
 ws = model()
 optimizer = Zero(ws, optim.SGD, lr=0.1, momentum=0.9)
@@ -143,11 +150,7 @@ gradients(ws, 0)
 optimizer.param_groups[0]["lr"] = 0.1 + RANK
 raises(errors.DistributedError, "lr=1.1", optimizer.step)
 same(ws, before)
-optimizer.param_groups[0]["lr"] = "fast" if RANK == 0 else 0.1
-if RANK == 0:
-    raises(TypeError, "lr must be a number", optimizer.step)
-else:
-    raises(errors.DistributedError, "the rest of a step of ZeroRedundancyOptimizer that failed", optimizer.step)
+refused_option_of_one_rank(optimizer)
 same(ws, before)
 optimizer.param_groups[0]["lr"] = 0.1
 optimizer.step()
@@ -164,11 +167,7 @@ for lacking in (range(12), range(6), range(6, 12)):
 gradients(ws, 0, skip=range(12))
 optimizer.step()
 same(ws, before)
-optimizer.param_groups[0]["lr"] = "fast" if RANK == 0 else 0.1
-if RANK == 0:
-    raises(TypeError, "lr must be a number", optimizer.step)
-else:
-    raises(errors.DistributedError, "the rest of a step of ZeroRedundancyOptimizer that failed", optimizer.step)
+refused_option_of_one_rank(optimizer)
 dist.barrier()
 optimizer = Zero(model(), optim.SGD)
 saved = {"state": {9: {"step": 1}}, "param_groups": []}
