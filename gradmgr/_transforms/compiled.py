@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import threading
 import types
 from collections.abc import Callable, Sequence
 from typing import Any, overload
@@ -25,6 +24,7 @@ from gradmgr._engine.cleanup import without_collections
 from gradmgr._engine.context import current
 from gradmgr._engine.display import Text
 from gradmgr._engine.observers import observers
+from gradmgr._engine.turn_lock import new_turn_lock
 from gradmgr._transforms.captured_call import CapturedCall
 from gradmgr._transforms.program import Program, UnchangedError
 from gradmgr._transforms.signature import Signature, described, difference_of_keys, test_of
@@ -81,7 +81,7 @@ class Compiled:
         self.function = function
         self._options = options
         self._clear()
-        self._lock = threading.RLock()  # of those below, which threads share
+        self._lock = new_turn_lock()  # of those below, which threads share
 
     def _clear(self) -> None:
         self._variants: dict[Any, _Variants] = {}

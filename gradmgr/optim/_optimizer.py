@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from operator import itemgetter, setitem
@@ -23,6 +22,7 @@ from gradmgr._engine.mutation import calls_to_forget
 from gradmgr._engine.row_sparse import stored_rows
 from gradmgr._engine.tensor import Tensor, describe, raw, wrap
 from gradmgr._engine.tensor_capture import call_whole, refuse_in_replay
+from gradmgr._engine.turn_lock import new_turn_lock
 from gradmgr.optim._chunks import Array, Chunk, Plan, Run, Scratch, is_packable
 from gradmgr.optim._numbers import Number, in_double, plain, tensors_in
 from gradmgr.optim._recorded import check_has_no_tangent, gradients_of, open_recorders, recorded_step
@@ -221,7 +221,7 @@ class Optimizer:
         self._options = itemgetter(*self.defaults)
         self._scratch = Scratch()
         self._step_count = 0
-        self._lock = threading.RLock()  # threads that step one optimiser take turns
+        self._lock = new_turn_lock()  # threads that step one optimiser take turns
         _check_is_iterable(params)
         listed = params if isinstance(params, Mapping) else list(params)
         if any(isinstance(group, Mapping) for group in listed):
@@ -338,7 +338,8 @@ class Optimizer:
         """Update each parameter that has a gradient; an error leaves all parameters unchanged.
 
         Floating-point errors raise no warning and show as inf or NaN in the values, as in a backward pass.
-        Threads that step one optimiser take their steps one after another.
+        Threads that step one optimiser take their steps one after another. A process forked amid a step of another
+        thread finds it not taken or wholly taken, and can step itself.
 
         Args:
             closure: a function that computes the loss and the gradients again; it is called first.
@@ -739,7 +740,7 @@ class Optimizer:
         self.__dict__.update(state)
         self._plans = [None] * len(self.param_groups)
         self._scratch = Scratch()
-        self._lock = threading.RLock()
+        self._lock = new_turn_lock()
         for k, states in enumerate(state["_chunks"]):
             if states is not None:
                 self._chunks[k] = self._make_chunks(self.param_groups[k]["params"])

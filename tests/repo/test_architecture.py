@@ -42,6 +42,7 @@ MAY_CHANGE = {
     ("gradmgr._engine.collector", "_watch"),
     ("gradmgr._engine.context", "_current"),
     ("gradmgr._engine.history.modes", "_modes"),
+    ("gradmgr._engine.turn_lock", "_locks"),
     ("gradmgr._engine.write_lock", "lock"),
     ("gradmgr._arrays.blocks", "_team"),
     ("gradmgr._arrays.native", "found"),  # the machine, looked for and tested once
