@@ -12,6 +12,7 @@ RANDOM = np.random.default_rng(0)
 INPUTS = {shape: RANDOM.standard_normal(shape) for shape in ((2, 3, 5), (2, 3, 5, 4), (1, 2, 3, 4, 5))}
 MODES = {3: ("linear",), 4: ("bilinear", "bicubic"), 5: ("trilinear",)}
 SIZES = [{"size": 7}, {"size": 2}, {"size": 1}, {"scale_factor": 1.7}, {"scale_factor": 0.6}]
+SIZES += [{"scale_factor": factor} for factor in (1.01, 1.15, 1.24)]  # some or all lengths stay the same
 SIZES.append({"scale_factor": 1.7, "recompute_scale_factor": True})
 
 

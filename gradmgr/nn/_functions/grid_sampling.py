@@ -384,9 +384,7 @@ def _sample_jvp_of_grid(t: Any, x: Any, grid: Any, out: Any, sampling: _Sampling
     return sum(parts[1:], parts[0])
 
 
-def _spread_jvp_of_grid(
-    t: Any, value: Any, grid: Any, out: Any, lengths: tuple[int, ...], sampling: _Sampling
-) -> Any:
+def _spread_jvp_of_grid(t: Any, value: Any, grid: Any, out: Any, lengths: tuple[int, ...], sampling: _Sampling) -> Any:
     if sampling.taps == 1:
         return plain_zeros(out)
     parts = [_spread(value * part, grid, lengths, sampling.derived(axis)) for axis, part in enumerate(_by_axis(t))]
