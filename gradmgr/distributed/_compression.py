@@ -73,7 +73,7 @@ def make_topk_allreduce_cb(
     gradients never do, and a descent may end elsewhere, or nowhere.
 
     What arrives late costs accuracy, and momentum goes on for many steps with what came all at once, which the source
-    corrects for, and this does not. In a training by SGD with momentum, with the same number of steps each time, the accuracy was
+    corrects for, and this does not. In a training by SGD with momentum, the accuracy after the same steps was
     0.964 with whole gradients, 0.964 with `make_float16_allreduce_cb`, 0.947 with a fraction of 0.1, and 0.897 with
     0.01, with residuals. So try float16 first; take this where the network is still what a step waits for, at the
     largest fraction that pays, and compare a run with one of whole gradients. Keep the residual: in another training a
