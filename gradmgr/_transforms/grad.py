@@ -17,6 +17,7 @@ from gradmgr._engine.recorder import Recorder, snapshot
 from gradmgr._engine.seeds import seeds_of
 from gradmgr._engine.tape import Tape
 from gradmgr._engine.tensor import Tensor, describe, wrap
+from gradmgr._engine.wrong_calls import explained
 from gradmgr._transforms.vmap import vmap
 from gradmgr.manager import GradManager
 
@@ -52,6 +53,7 @@ def grad(
 ) -> tuple[Tensor | None, ...]: ...
 
 
+@explained
 def grad(
     outputs: Tensors,
     inputs: Tensors | Mapping[Any, Tensor | GradientEdge],
@@ -243,6 +245,7 @@ def _batched(
     return tuple([next(results) if is_used else None for is_used in used])
 
 
+@explained
 def backward(
     tensors: Tensors,
     grad_tensors: Any = None,

@@ -33,7 +33,9 @@ Group = dict[str, Any]
 # Attributes of torch's and MegEngine's optimisers that are not here, and what to use instead.
 _ALTERNATIVES = MappingProxyType(
     {
+        "backward": "backward(loss) of the GradManager, and then step()",
         "clear_grad": "zero_grad(), or clear_grad() of the GradManager",
+        "minimize": "backward(loss) of the GradManager, and then step()",
         "state": "state_dict()['state'][k], where k is the number of a parameter",
     }
 )
@@ -108,8 +110,9 @@ def _check_is_iterable(params: Any) -> None:
             f"an optimiser takes several parameters, as in [p] or model.parameters(); found one {type(params).__name__}"
         )
     if not isinstance(params, Iterable) or isinstance(params, str):
-        advice = "; pass model.parameters()" if hasattr(params, "parameters") else ""
-        raise TypeError(f"an optimiser takes an iterable of Tensors; found {type(params).__name__}{advice}")
+        from_a_module = hasattr(params, "parameters") or getattr(params, "__name__", "") == "parameters"
+        advice = "; pass model.parameters()" if from_a_module else ""
+        raise TypeError(f"an optimiser takes an iterable of Tensors first; found {type(params).__name__}{advice}")
 
 
 def _named_parameters(params: Any) -> list[tuple[str | None, Any]]:
@@ -323,6 +326,8 @@ class Optimizer:
         True
         """
         params = list(self._params())
+        if isinstance(set_to_none, Tensor):
+            raise TypeError("zero_grad(set_to_none) takes True or False, as it is for all parameters; found Tensor")
         if set_to_none:
             clear(params)
             return
