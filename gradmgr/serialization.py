@@ -284,7 +284,7 @@ class _Unpacker:
         self._objects: dict[str, Any] = {}  # by the name of the array
 
     def unpack(self, node: Any) -> Any:
-        """Return the object that a part of the description stands for."""
+        """Return the object that a part of the description represents."""
         if isinstance(node, list):
             return [self.unpack(part) for part in node]
         if not isinstance(node, dict):

@@ -303,11 +303,11 @@ def compile(  # noqa: A001  # as above
     function of Tensors, arrays and numbers, in containers too; also a method. docs/compile.md says what it may do and
     how this works.
 
-    Calls with other shapes, dtypes, strides, structure or numbers are captured anew, and so are calls after a change of
-    what the function reads besides its arguments; eight such variants are kept. Learning rates and counts of steps are
-    read each time. Where a value decides what is computed, as in `if loss > 3`, each way is a variant. A function that
-    takes numbers out of Tensors (`float`, `item`, `numpy`), or whose results depend on what cannot be seen, runs as it
-    does without `compile`, with a `CompileWarning` that says why; `explain()` says so too. So do calls inside a
+    Calls with other shapes, dtypes, strides, structure or numbers are captured again, and so are calls after a change
+    of what the function reads besides its arguments; eight such variants are kept. Learning rates and counts of steps
+    are read each time. Where a value decides what is computed, as in `if loss > 3`, each way is a variant. A function
+    that takes numbers out of Tensors (`float`, `item`, `numpy`), or whose results depend on what cannot be seen, runs
+    as it does without `compile`, with a `CompileWarning` that says why; `explain()` says so too. So do calls inside a
     recording, a profiler or anomaly detection. Python's side effects, such as prints and counters, are not repeated.
 
     Args:

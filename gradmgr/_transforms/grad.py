@@ -263,7 +263,7 @@ def backward(
         grad_tensors: Tensors or arrays of the same shapes; None where a tensor is one real number.
         retain_graph: keep the history and go on recording; with `create_graph` it is kept in any case.
         create_graph: record the derivative in the same history; what arrives in `.grad` can be differentiated.
-        inputs: only these, attached or computed from what is, receive a gradient; None stands for all attached. An
+        inputs: only these, attached or computed from what is, receive a gradient; None means all attached. An
             edge to what is not attached has no `.grad` to write to: only hooks see its gradient.
 
     Raises:

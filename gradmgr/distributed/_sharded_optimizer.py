@@ -88,7 +88,7 @@ class ZeroRedundancyOptimizer(Optimizer):
         self._rows: list[_Row] = []
         self._consolidated: dict[int, dict[str, Any]] | None = None  # states by number of the parameter
         self._has_state = False  # on any rank
-        # What checks options, and knows their defaults; its parameter stands for those that are not known yet.
+        # What checks options, and knows their defaults; its parameter takes the place of those that are not known yet.
         self._inner = optimizer_class([wrap(np.zeros(0, np.float32))], **defaults)
         self._inner.param_groups.clear()
         self._inner._chunks.clear()
@@ -331,7 +331,7 @@ class _Row:
         return array.reshape(-1)[start:stop].copy()
 
     def counts(self, k: int) -> bool:
-        """Tell whether a piece is a part of its parameter, not one of no numbers that stands for none."""
+        """Tell whether a piece is a part of its parameter, not the empty one of a rank for which nothing is left."""
         return bool(self.pieces[k].size) or not self.params[self.places[k]].size
 
     def empty(self, dtype: Any) -> Any:

@@ -43,7 +43,7 @@ _ALTERNATIVES = MappingProxyType(
 
 # How a step is computed: this is no part of what is saved.
 _DIFFERENTIABLE = "differentiable"
-# What torch's optimisers save that is not loaded: how a step is computed, and products that are computed anew.
+# What torch's optimisers save that is not loaded: how a step is computed, and products that are computed again.
 _TORCHS_OPTIONS = frozenset(("foreach", "capturable", _DIFFERENTIABLE, "fused"))
 _TORCHS_STATES = frozenset(("mu_product",))
 
@@ -433,7 +433,7 @@ class Optimizer:
                 self._take_step(grads, machine if is_plain else None, [(begun.append, True)])
 
     def _add_quick_calls(self, calls: list[Call], grads: tuple[Array, ...], machine: Any) -> bool:
-        """Add the calls that take a step, if nothing is to be made anew since the last one; tell whether it is so."""
+        """Add the calls that take a step, if nothing is to be made again since the last one; tell whether it is so."""
         for k, group in enumerate(self.param_groups):
             chunks, plans = self._chunks[k], self._plans[k]
             if chunks is None or plans is None or plans.options != self._options(group):
@@ -530,7 +530,7 @@ class Optimizer:
         return calls
 
     def _fitting_chunks(self, k: int) -> list[Chunk]:
-        """Return the chunks of a group, made anew where a parameter was cast or moved."""
+        """Return the chunks of a group, made again where a parameter was cast or moved."""
         chunks = self._chunks[k]
         if chunks is None:
             return self._renew_chunks(k)

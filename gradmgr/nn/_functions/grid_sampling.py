@@ -230,7 +230,7 @@ class _Sampling(NamedTuple):
         return (0.0, n - 1.0) if self.corners else (-0.5, float(n))
 
     def _inside(self, place: Any, n: int) -> Any:
-        """Return the position within an axis of n numbers that a position stands for."""
+        """Return the position within an axis of n numbers that a position is moved to."""
         if self.padding_mode == "zeros":
             return place
         if self.padding_mode == "reflection":
