@@ -22,6 +22,7 @@ from gradmgr._engine.containers import leaves_of, rebuilt
 from gradmgr._engine.history.modes import inference_mode
 from gradmgr._engine.mutation import as_type
 from gradmgr._engine.tensor import Tensor, raw, wrap
+from gradmgr._engine.wrong_calls import explained
 from gradmgr._transforms.container_grad import ContainerGradient
 from gradmgr._transforms.derivative import (
     DerivativeCall,
@@ -71,6 +72,7 @@ def vjp(
 def vjp(
     func: Callable[..., R], inputs: T, v: Any = None, create_graph: bool = False, strict: bool = False
 ) -> tuple[R, T]: ...
+@explained
 def vjp(
     func: Callable[..., Any], inputs: Any = None, v: Any = None, create_graph: bool = False, strict: bool = False
 ) -> Any:
@@ -126,6 +128,7 @@ def jvp(
 def jvp(
     func: Callable[..., R], inputs: Tensors, v: Any = None, create_graph: bool = False, strict: bool = False
 ) -> tuple[R, R]: ...
+@explained
 def jvp(
     func: Callable[..., Any], inputs: Any = None, v: Any = None, create_graph: bool = False, strict: bool = False
 ) -> Any:
@@ -172,6 +175,7 @@ def vhp(
 def vhp(
     func: Callable[..., R], inputs: T, v: Any = None, create_graph: bool = False, strict: bool = False
 ) -> tuple[R, T]: ...
+@explained
 def vhp(
     func: Callable[..., Any], inputs: Any = None, v: Any = None, create_graph: bool = False, strict: bool = False
 ) -> Any:
@@ -227,6 +231,7 @@ def hvp(
 def hvp(
     func: Callable[..., R], inputs: T, v: Any = None, create_graph: bool = False, strict: bool = False
 ) -> tuple[R, T]: ...
+@explained
 def hvp(
     func: Callable[..., Any], inputs: Any = None, v: Any = None, create_graph: bool = False, strict: bool = False
 ) -> Any:
@@ -270,6 +275,7 @@ def hvp(
 # ---------------------------------------------------------------- whole matrices
 
 
+@explained
 def jacobian(
     func: Function,
     inputs: Tensors = None,
@@ -331,6 +337,7 @@ def _check_strategy(name: str, argument: str, strategy: str) -> None:
         raise ValueError(f"{name}: {argument} is 'reverse-mode' or 'forward-mode'; found {strategy!r}")
 
 
+@explained
 def hessian(
     func: Function,
     inputs: Tensors = None,
@@ -392,6 +399,7 @@ def hessian(
 # ---------------------------------------------------------------- functions of containers
 
 
+@explained
 def grad(func: Function, argnums: int | Sequence[int] = 0, has_aux: bool = False) -> Function:
     """Return the function that computes the gradient of a scalar function, in the manner of JAX.
 
@@ -432,6 +440,7 @@ def grad(func: Function, argnums: int | Sequence[int] = 0, has_aux: bool = False
     return gradient
 
 
+@explained
 def value_and_grad(func: Function, argnums: int | Sequence[int] = 0, has_aux: bool = False) -> Function:
     """Return the function that computes a scalar function's value and gradient; see `grad`.
 

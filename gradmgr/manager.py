@@ -6,8 +6,9 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
-from types import TracebackType
-from typing import Any, Literal, NoReturn, Self
+from functools import partial
+from types import MappingProxyType, TracebackType
+from typing import Any, Literal, Never, NoReturn, Self
 
 from gradmgr import errors
 from gradmgr._arrays.captured import capturing
@@ -29,11 +30,21 @@ from gradmgr._engine.tape import Tape
 from gradmgr._engine.tensor import Tensor, describe, wrap
 from gradmgr._engine.tensor_capture import see
 from gradmgr._engine.turns import turns
+from gradmgr._engine.wrong_calls import explained, unexpected
 
 # The manager whose backward runs in this context.
 _backwarding: ContextVar[Any] = ContextVar("gradmgr_backwarding", default=None)
 
 
+_ALTERNATIVES = MappingProxyType(
+    {
+        "grad": "the .grad of each attached tensor",
+        "gradient": "backward(y), and then the .grad of each attached tensor",
+        "step": "step() of an optimiser of gradmgr.optim",
+        "watch": "attach(tensors)",
+        "zero_grad": "clear_grad()",
+    }
+)
 _SHOWN_TENSORS = 50  # in the table of a notebook
 
 
@@ -107,6 +118,11 @@ class GradManager(_Recording):
     Tensor([2., 4.])
     """
 
+    def __getattr__(self, name: str) -> NoReturn:  # called for names that Python did not find
+        hint = f"; use {_ALTERNATIVES[name]}" if name in _ALTERNATIVES else ""
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{hint}")
+
+    @partial(explained, name="GradManager", advice="what receives gradients is attached: GradManager().attach(x)")
     def __init__(
         self,
         *,
@@ -412,7 +428,7 @@ class GradManager(_Recording):
 
     # ------------------------------------------------------------ backward
 
-    def backward(self, y: Any = None, dy: Any = None, *, retain: bool = False) -> None:
+    def backward(self, y: Any = None, dy: Any = None, *, retain: bool = False, **_wrong: Never) -> None:
         """Add the gradients of `y`, weighted by `dy`, to the `.grad` of the attached tensors.
 
         Args:
@@ -436,6 +452,8 @@ class GradManager(_Recording):
         >>> x.grad
         Tensor([ 2., 40.])
         """
+        if _wrong:
+            raise unexpected(GradManager.backward, _wrong)
         tape = self._tape
         if tape is None or not tape.open or self._in_backward.locked():
             tape = self._open_tape()

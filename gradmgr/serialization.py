@@ -33,6 +33,7 @@ from gradmgr._arrays import libraries, memory
 from gradmgr._engine.cleanup import Scope, complete
 from gradmgr._engine.context import rebind
 from gradmgr._engine.tensor import Tensor, wrap
+from gradmgr._engine.wrong_calls import explained
 from gradmgr._transforms.randomness import source_of
 
 _VERSION = 1
@@ -44,6 +45,7 @@ _BIT_GENERATORS = ("PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64")
 _NO_REST = object()
 
 
+@explained
 def save(obj: Any, f: str | os.PathLike[str]) -> None:
     """Write nested containers of arrays, numbers, generators and objects with a `state_dict()` to a file.
 
@@ -75,7 +77,7 @@ def save(obj: Any, f: str | os.PathLike[str]) -> None:
     >>> w
     Tensor([1., 2.])
     """
-    path = os.path.realpath(os.fsdecode(f))  # through a link to the file itself
+    path = os.path.realpath(_path_of(f, "save(obj, f)"))  # through a link to the file itself
     packer = _Packer()
     text = json.dumps({"version": _VERSION, "value": packer.pack(obj, ())}, allow_nan=False)
     _check_place(path)
@@ -90,6 +92,7 @@ def save(obj: Any, f: str | os.PathLike[str]) -> None:
         _flush(os.path.dirname(path), os.O_RDONLY)
 
 
+@explained
 def load(f: str | os.PathLike[str], into: Any = None, *, device: str = "cpu") -> Any:
     """Read what `save` wrote; with `into`, load it into these objects, all of them or none.
 
@@ -119,7 +122,7 @@ def load(f: str | os.PathLike[str], into: Any = None, *, device: str = "cpu") ->
     ...     gradmgr.load(path)
     {'w': Tensor([1., 2.]), 'epoch': 3}
     """
-    path = os.fsdecode(f)
+    path = _path_of(f, "load(f)")
     saved = _read_file(path, device)
     if into is None:
         return saved
@@ -127,6 +130,15 @@ def load(f: str | os.PathLike[str], into: Any = None, *, device: str = "cpu") ->
     rest = loader.match(into, saved, ())
     loader.run(path)
     return {} if rest is _NO_REST else rest
+
+
+def _path_of(f: Any, asked: str) -> str:
+    try:
+        return os.fsdecode(f)
+    except TypeError:
+        raise TypeError(
+            f"{asked} takes the path of a file as f, a string or pathlib.Path; found {type(f).__name__}"
+        ) from None
 
 
 def _name(keys: tuple[Any, ...]) -> str:
@@ -272,7 +284,7 @@ class _Unpacker:
         self._objects: dict[str, Any] = {}  # by the name of the array
 
     def unpack(self, node: Any) -> Any:
-        """Return the object that a part of the description stands for."""
+        """Return the object that a part of the description represents."""
         if isinstance(node, list):
             return [self.unpack(part) for part in node]
         if not isinstance(node, dict):

@@ -278,6 +278,7 @@ def parameters(function: Callable[..., Any]) -> list[Parameter]:
     return [
         Parameter(p.name, p.kind, type_of(p), None if p.default is EMPTY else default_of(p.default))
         for p in inspect.signature(function).parameters.values()
+        if p.annotation != "Never"  # of keywords that a function takes only to refuse them
     ]
 
 

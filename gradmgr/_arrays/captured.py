@@ -70,7 +70,7 @@ class GuardError(CaptureError):
 # Not frozen, as those below: what a frozen class sets takes four times as long, and each call makes one of each.
 @dataclass(slots=True, unsafe_hash=True)
 class Slot:
-    """Stands for an array in what a call was given: an input of the capture, or the result of an earlier call."""
+    """Represents an array in what a call was given: an input of the capture, or the result of an earlier call."""
 
     number: int
 
@@ -268,7 +268,7 @@ class Noted:
         return tuple(inside), tuple(slots)
 
     def _slot(self, value: Any) -> Any:
-        """Return what stands for a value among the arguments of a call."""
+        """Return what represents a value among the arguments of a call."""
         if value.__class__ is CapturedArray:
             self.captured.append(value)
             return value.slot
@@ -587,7 +587,7 @@ def difference(one: Capture, other: Capture) -> str | None:
 
 
 def _is_same_function(one: Any, other: Any) -> bool:
-    """Tell whether two functions are one, or made anew by the same code and do the same, as a lambda for a hook."""
+    """Tell whether two functions are one, or made again by the same code and do the same, as a lambda for a hook."""
     if one == other:
         return True
     if not (one.__class__ is other.__class__ is FunctionType):
@@ -612,7 +612,7 @@ def _are_same_values(one: Any, other: Any) -> bool:
 
 
 def _is_same_view(one: Array, other: Array) -> bool:
-    """Tell whether two arrays, both kept, are the same elements of one array: that was not made anew in between."""
+    """Tell whether two arrays, both kept, are the same elements of one array: no other was made in between."""
     if gpu.is_on_gpu(one) or gpu.is_on_gpu(other):
         is_view = one.__class__ is other.__class__ and one.base is not None and one.base is other.base
         facts = [(a.shape, a.dtype, a.strides, a.data.ptr) for a in (one, other)] if is_view else []
@@ -808,7 +808,7 @@ def _are_equal(one: Any, other: Any) -> bool:
         return is_same_array(np.asarray(one), np.asarray(other))
     if isinstance(one, (float, complex)):  # by which 0.0 and -0.0 differ, and NaN is itself
         return repr(one) == repr(other)
-    if gpu.is_on_gpu(one):  # made anew: compared where they are
+    if gpu.is_on_gpu(one):  # another array each time: compared where they are
         return (one.dtype, one.shape) == (other.dtype, other.shape) and gpu.have_same_bits(one, other)
     return bool(one == other) or (one != one and other != other)
 
@@ -1167,7 +1167,7 @@ def _is_at(function: Any) -> bool:
 
 
 class GeneratorStandIn:
-    """The base of what stands for a Generator whose draws are captured; `real` is that Generator."""
+    """The base of what takes the place of a Generator whose draws are captured; `real` is that Generator."""
 
     real: Any
 

@@ -1,4 +1,4 @@
-"""CapturedGenerator: stands for a Generator while a function is captured, so that what it draws is captured, too.
+"""CapturedGenerator: takes the place of a Generator while a function is captured, so that its draws are captured, too.
 
 It is a module of its own since importing `numpy.random` takes time.
 """
@@ -14,7 +14,7 @@ from gradmgr._arrays.captured import CapturedArray, GeneratorStandIn, capturing
 
 
 class CapturedGenerator(np.random.Generator, GeneratorStandIn):
-    """Stands for a Generator whose draws are captured, each as a call of that Generator's method."""
+    """Takes the place of a Generator whose draws are captured, each as a call of that Generator's method."""
 
     def __init__(self, generator: np.random.Generator) -> None:
         super().__init__(generator.bit_generator)

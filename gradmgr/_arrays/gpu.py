@@ -45,7 +45,7 @@ class Regions:
 
     An array of CuPy's does not always say that it is a view: `base` is None for one made by `as_strided`, and for one
     taken over by DLPack. So memory is known by its addresses. The pool gives an address out again when all arrays in
-    it are gone; a region stands for one memory as long as one of those that were found in it is alive.
+    it are gone; a region represents one memory as long as one of those that were found in it is alive.
     """
 
     def __init__(self) -> None:

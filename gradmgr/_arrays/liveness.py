@@ -24,7 +24,7 @@ class Liveness:
 
     Attributes:
         bounds: by call, its first position and its last.
-        first, last: by what stands for a memory, the first position that touches it and the last.
+        first, last: by what represents a memory, the first position that touches it and the last.
     """
 
     def __init__(self, steps: Sequence[Sequence[Step]], groups: Mapping[int, Group]) -> None:
@@ -68,7 +68,7 @@ class Liveness:
         """Return for how long memory is held that a call makes.
 
         Args:
-            base: what stands for it.
+            base: what represents it.
             call: the number of that call.
             until: of the last call that reads it; None where only steps do.
             nbytes: how large it is.

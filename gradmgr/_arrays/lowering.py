@@ -174,7 +174,7 @@ class Lowering:
         return True
 
     def view(self, slot: Slot) -> View:
-        """Return the view that stands for a slot."""
+        """Return the view that represents a slot."""
         if slot.__class__ is not Slot:  # a constant
             raise NotLoweredError
         known = self._views.get(slot.number)

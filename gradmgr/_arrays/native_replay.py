@@ -77,7 +77,7 @@ class NativeWriter(Writer):
         self.leaving |= self.apart
         self.cells = self._cells()
         self.strips = Strips(self.analysis, self._read_by_python() | self.leaving | self.cells)
-        self.last_of_memory = self._last_of_memory()  # anew, as strips have moved steps between calls
+        self.last_of_memory = self._last_of_memory()  # looked up again, as strips have moved steps between calls
         self.places: dict[Any, Place] = {}
         self.nbytes = self._place()  # of the arena
         self.segments = [Segment()]

@@ -393,7 +393,7 @@ class Writer:
         return self.last[slot] if self.last[slot] < len(self.capture.calls) else -1
 
     def _machine(self) -> str:
-        """Write what stands for the machine that makes calls."""
+        """Write what represents the machine that makes calls."""
         return "None"
 
     def _index(self, index: Any) -> str:

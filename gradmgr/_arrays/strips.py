@@ -100,7 +100,7 @@ class Group:
 
 
 def key_of(base: Any) -> Any:
-    """Return what stands for a memory in a set."""
+    """Return what represents a memory in a set."""
     return ("constant", id(base)) if base.__class__ is np.ndarray else base
 
 

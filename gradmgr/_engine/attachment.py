@@ -158,7 +158,8 @@ def attachable(tensors: Any) -> list[tuple[str | None, Tensor]]:
 def _check_attachable(t: Any, name: str | None, position: int) -> None:
     if not isinstance(t, Tensor):
         is_pair = isinstance(t, tuple) and any(isinstance(p, Tensor) for p in t)  # what named_parameters() gives
-        from_a_module = is_pair or hasattr(t, "named_parameters")
+        is_method = getattr(t, "__name__", "") in ("parameters", "named_parameters")  # which was not called
+        from_a_module = is_pair or is_method or hasattr(t, "named_parameters")
         how = "attach dict(model.named_parameters())" if from_a_module else "make one with gradmgr.tensor(...)"
         raise TypeError(
             f"attach takes Tensors; {place_of(name, position)} is {type(t).__module__}.{type(t).__name__}; {how}"

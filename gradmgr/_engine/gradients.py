@@ -10,6 +10,7 @@ import numpy as np
 
 from gradmgr._arrays import batched, libraries, memory
 from gradmgr._arrays.refcounts import ARRAY_IN_LOCAL
+from gradmgr._arrays.repeated_rows import copy_into
 from gradmgr._arrays.table_rows import TableRows
 from gradmgr._engine import write_lock
 from gradmgr._engine.cleanup import complete
@@ -174,7 +175,7 @@ def own_gradient(made: Tensor, t: Tensor) -> Tensor:
         made._array = libraries.able_to_hold(np.empty_like(a), g)
     else:
         made._array = libraries.namespace(g).empty_like(a)
-    made._array[...] = g
+    copy_into(made._array, g)
     return made
 
 

@@ -175,7 +175,7 @@ class Accumulation:
                 place.write(_UNASSIGNED)
 
     def end(self) -> None:
-        """Take what the function has left, and put arrays in the place of what stands for them."""
+        """Take what the function has left, and put arrays in the place of what represents them."""
         for place, before, length in self._each():
             value = place.read()
             if place.use.kind == ASSIGNS:

@@ -13,7 +13,7 @@ ASSIGNS: Final = "assigns"
 
 
 class Use(NamedTuple):
-    """How code uses what a name stands for, or an item of that.
+    """How code uses what a name refers to, or an item of that.
 
     Attributes:
         kind: whether it adds an integer to it, appends to it or assigns it.
@@ -70,7 +70,7 @@ def merged(
 
 
 def united(many: list[Uses | None]) -> Uses:
-    """Return the uses of a name in all code that names it, if they go together; None stands for others."""
+    """Return the uses of a name in all code that names it, if they go together; None means others."""
     if any(uses is None for uses in many):
         return frozenset()
     found = frozenset[Use]().union(*[uses for uses in many if uses is not None])

@@ -113,7 +113,7 @@ class CapturedCall:
     def _result_of(
         self, function: Callable[..., Any], args: tuple[Any, ...], keywords: dict[str, Any], *, has_arrays: bool
     ) -> Any:
-        """Call the function, and put back what stands for others; return None where it must be called again without."""
+        """Call the function, and put back what represents others; return None where it must be called again without."""
         try:
             return function(*args, **keywords)
         except Exception as error:

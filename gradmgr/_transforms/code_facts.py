@@ -91,7 +91,7 @@ class Names(NamedTuple):
     """What code reads by name.
 
     Attributes:
-        read: by the name of a global, which attributes of it are read at once; None stands for other uses.
+        read: by the name of a global, which attributes of it are read at once; None means other uses.
         imported: the modules that it imports itself.
         assigned: the globals that it assigns.
     """
@@ -281,7 +281,7 @@ def _is_called(steps: list[Any], k: int) -> bool:
 def _names_telling(code: types.CodeType, steps: list[Any]) -> bool:
     """Tell whether code reads, by a text, an attribute that only stand-ins have, or only arrays.
 
-    What the global hasattr() tells of what stands for an array is what it tells of the array: see `StandIns`.
+    What the global hasattr() tells of what represents an array is what it tells of the array: see `StandIns`.
     """
     if any(step.argval == "hasattr" and step.opname.startswith(("LOAD_ATTR", "LOAD_METHOD")) for step in steps):
         return True

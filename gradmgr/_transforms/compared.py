@@ -68,7 +68,7 @@ class ComparedValue:
             self.reference = reference_to(value)
 
     def is_same(self, value: Any) -> bool:
-        """Tell whether another value stands for the same."""
+        """Tell whether another value is the same."""
         if self.reference is not None:
             if value is None or self.reference() is not value:  # it may be gone
                 return False
@@ -149,9 +149,9 @@ class ComparedName:
     Attributes:
         name: what the user calls it.
         value: what it stood for, once that is noted.
-        read: returns what it stands for now.
+        read: returns what it refers to now.
         write: makes it stand for something else.
-        place: where `name_tests` finds what it stands for without a call; None where it does not.
+        place: where `name_tests` finds what it refers to without a call; None where it does not.
         code: of the function for which it was found first; None for what the arguments lead to.
         may_change: whether the function itself may change it: then it is captured once more.
     """
@@ -176,10 +176,10 @@ class ComparedName:
         self.write = write
 
     def note(self, closeness: Closeness = _USUAL) -> ComparedName:
-        """Take what it stands for now for what it stood for."""
+        """Take what it refers to now for what it referred to."""
         self.value = ComparedValue(self.read(), closeness)
         return self
 
     def is_same(self) -> bool:
-        """Tell whether it stands for the same."""
+        """Tell whether it is the same."""
         return self.value.is_same(self.read())

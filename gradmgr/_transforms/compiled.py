@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import threading
 import types
 from collections.abc import Callable, Sequence
 from typing import Any, overload
@@ -25,6 +24,7 @@ from gradmgr._engine.cleanup import without_collections
 from gradmgr._engine.context import current
 from gradmgr._engine.display import Text
 from gradmgr._engine.observers import observers
+from gradmgr._engine.turn_lock import new_turn_lock
 from gradmgr._transforms.captured_call import CapturedCall
 from gradmgr._transforms.program import Program, UnchangedError
 from gradmgr._transforms.signature import Signature, described, difference_of_keys, test_of
@@ -81,7 +81,7 @@ class Compiled:
         self.function = function
         self._options = options
         self._clear()
-        self._lock = threading.RLock()  # of those below, which threads share
+        self._lock = new_turn_lock()  # of those below, which threads share
 
     def _clear(self) -> None:
         self._variants: dict[Any, _Variants] = {}
@@ -303,11 +303,11 @@ def compile(  # noqa: A001  # as above
     function of Tensors, arrays and numbers, in containers too; also a method. docs/compile.md says what it may do and
     how this works.
 
-    Calls with other shapes, dtypes, strides, structure or numbers are captured anew, and so are calls after a change of
-    what the function reads besides its arguments; eight such variants are kept. Learning rates and counts of steps are
-    read each time. Where a value decides what is computed, as in `if loss > 3`, each way is a variant. A function that
-    takes numbers out of Tensors (`float`, `item`, `numpy`), or whose results depend on what cannot be seen, runs as it
-    does without `compile`, with a `CompileWarning` that says why; `explain()` says so too. So do calls inside a
+    Calls with other shapes, dtypes, strides, structure or numbers are captured again, and so are calls after a change
+    of what the function reads besides its arguments; eight such variants are kept. Learning rates and counts of steps
+    are read each time. Where a value decides what is computed, as in `if loss > 3`, each way is a variant. A function
+    that takes numbers out of Tensors (`float`, `item`, `numpy`), or whose results depend on what cannot be seen, runs
+    as it does without `compile`, with a `CompileWarning` that says why; `explain()` says so too. So do calls inside a
     recording, a profiler or anomaly detection. Python's side effects, such as prints and counters, are not repeated.
 
     Args:

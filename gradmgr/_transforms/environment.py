@@ -88,7 +88,7 @@ class Environment:
         return write_test(self._names)
 
     def changed(self) -> str | None:
-        """Return the first name that stands for something else now; None where all are the same."""
+        """Return the first name that refers to something else now; None where all are the same."""
         return self._changed(self._names)
 
     @staticmethod
@@ -166,7 +166,7 @@ class Environment:
 
         Args:
             capture: which captures the calls of large arrays.
-            given: by the identity of large arrays that are arguments, too, what stands for these.
+            given: by the identity of large arrays that are arguments, too, what represents these.
         """
         sees_arrays = self.obstacle is None and not self._asks_class
         self._capture = capture
@@ -223,7 +223,7 @@ class Environment:
             self.obstacle = _unseen("what an argument holds", None, self._reason())
 
     def _reason(self) -> str:
-        """Return why nothing stands for an array."""
+        """Return why nothing represents an array."""
         if self._asks_class:
             return "whose class it may ask for, which is another one in a capture; make it a Tensor"
         return CHANGES_UNSEEN

@@ -80,7 +80,7 @@ class FoundCode:
         if facts is None:
             facts = self._facts_of[id(code)] = facts_of(code)
             self.accumulated.update(facts.accumulated)
-        self.words |= facts.words - {"isinstance"}  # which answers for what stands for an array, see `StandIns`
+        self.words |= facts.words - {"isinstance"}  # which answers for what represents an array, see `StandIns`
         self.texts |= facts.texts
         self.makes_names = self.makes_names or facts.makes_names
         compared = [name for name in facts.identities if _may_be_replaced(name, function.__globals__)]
@@ -109,7 +109,7 @@ class FoundCode:
         return next((facts.code for facts in self._facts_of.values() if name in facts.words), None)
 
     def uses_of(self, name: str) -> Uses:
-        """Return how all code uses a name, if it only adds to, appends to or assigns what that stands for."""
+        """Return how all code uses a name, if it only adds to, appends to or assigns what that refers to."""
         facts = [each for each in self._facts_of.values() if name in each.words or name in each.variables]
         return united([each.accumulated.get(name) for each in facts])
 
@@ -173,7 +173,7 @@ class FoundCode:
 
 
 def _may_be_replaced(name: str | None, variables: dict[str, Any]) -> bool:
-    """Tell whether a name, which may be dotted, stands for what is compared by value: not for a class, or its like."""
+    """Tell whether a name, which may be dotted, refers to what is compared by value: not for a class, or its like."""
     if name is None:
         return True
     first, *rest = name.split(".")

@@ -417,7 +417,7 @@ def _repeat_per_example(t: Tensor, level: Level) -> Tensor:
 def apply(
     function: type[Any], needs: tuple[bool, ...], args: tuple[Any, ...], names: tuple[str, ...], values: tuple[Any, ...]
 ) -> tuple[Residuals, Any]:
-    """Call a Function that is captured as a whole; return what stands for what its backward needs, and the result."""
+    """Call a Function that is captured as a whole; return what represents what its backward needs, and the result."""
     call = FunctionCall(function, args, dict(zip(names, values, strict=True)))
     result = call.run()
     residuals = Residuals()

@@ -17,6 +17,7 @@ from gradmgr._engine.recorder import Recorder, snapshot
 from gradmgr._engine.seeds import seeds_of
 from gradmgr._engine.tape import Tape
 from gradmgr._engine.tensor import Tensor, describe, wrap
+from gradmgr._engine.wrong_calls import explained
 from gradmgr._transforms.vmap import vmap
 from gradmgr.manager import GradManager
 
@@ -52,6 +53,7 @@ def grad(
 ) -> tuple[Tensor | None, ...]: ...
 
 
+@explained
 def grad(
     outputs: Tensors,
     inputs: Tensors | Mapping[Any, Tensor | GradientEdge],
@@ -243,6 +245,7 @@ def _batched(
     return tuple([next(results) if is_used else None for is_used in used])
 
 
+@explained
 def backward(
     tensors: Tensors,
     grad_tensors: Any = None,
@@ -260,7 +263,7 @@ def backward(
         grad_tensors: Tensors or arrays of the same shapes; None where a tensor is one real number.
         retain_graph: keep the history and go on recording; with `create_graph` it is kept in any case.
         create_graph: record the derivative in the same history; what arrives in `.grad` can be differentiated.
-        inputs: only these, attached or computed from what is, receive a gradient; None stands for all attached. An
+        inputs: only these, attached or computed from what is, receive a gradient; None means all attached. An
             edge to what is not attached has no `.grad` to write to: only hooks see its gradient.
 
     Raises:

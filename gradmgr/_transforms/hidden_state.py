@@ -1,4 +1,4 @@
-"""Hidden state: modules, functions and objects whose answers depend on what no name in the code stands for.
+"""Hidden state: modules, functions and objects whose answers depend on what no name in the code refers to.
 
 What a function reads of them may differ from one call to the next without any name's standing for something else: the
 clock, a file, a setting of the interpreter, what an object written in C holds. Only what is known to be free of that is

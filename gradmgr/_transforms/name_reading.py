@@ -8,7 +8,7 @@ from typing import Any
 
 from gradmgr._transforms.sources import BY_TEXT, BY_VALUE
 
-MISSING = object()  # what a name stands for that is not there
+MISSING = object()  # what a name refers to that is not there
 
 
 def parts_of(value: Any) -> tuple[Any, ...]:
@@ -32,7 +32,7 @@ def is_number(owner: Any, name: str) -> bool:
 
 
 def content_of(cell: Any) -> Any:
-    """Return what a variable of a function stands for."""
+    """Return what a variable of a function refers to."""
     try:
         return cell.cell_contents
     except ValueError:

@@ -178,7 +178,7 @@ class Search:
         return found
 
     def _places_of(self, key: Any, name: ComparedName) -> list[Place]:
-        """Return where code accumulates what a name stands for; nothing where code may use it otherwise."""
+        """Return where code accumulates what a name refers to; nothing where code may use it otherwise."""
         word = _word_of(name)
         if word not in self._found.accumulated or self._found.may_read_unnamed(word):
             return []
@@ -432,7 +432,7 @@ class Search:
         self._add((id(value), None), f"the attributes of {name}", count, place=CountOfAttributes(reference))
 
     def _visit_global(self, variables: dict[str, Any], name: str, attributes: set[str | None]) -> None:
-        """Visit a global of which code reads these attributes at once; None stands for other uses."""
+        """Visit a global of which code reads these attributes at once; None means other uses."""
         if name not in variables:
             if name in _ANSWERED:
                 self.asking[id(variables), name] = variables, name

@@ -92,7 +92,7 @@ class Name(Protocol):
     place: Any
 
     def is_same(self) -> bool:
-        """Tell whether it stands for the same."""
+        """Tell whether it is the same."""
 
 
 def write_test(names: Iterable[Name]) -> Callable[[], bool]:
@@ -146,7 +146,7 @@ class _Writer:
         return None
 
     def _reading(self, place: Any) -> str | None:
-        """Write what a name stands for; None where that takes a call."""
+        """Write what a name refers to; None where that takes a call."""
         if place is None:
             return None
         if isinstance(place, types.CellType):

@@ -23,7 +23,7 @@ _MOST_TESTED = 100
 
 
 class _Identity:
-    """Stands for an object that is the same; held weakly where it can be."""
+    """Represents an object that is the same; held weakly where it can be."""
 
     __slots__ = ("_hash", "_reference")
 

@@ -21,7 +21,7 @@ _VIEWS: tuple[Any, ...] = type({}.keys()), type({}.values()), type({}.items())
 CONTAINERS: Any = (list, tuple, set, frozenset, deque, UserList, *_MAPPINGS, *_VIEWS)
 SMALL = 1 << 11  # bytes of an array that are compared
 
-# Built-in functions that read what no name in the code stands for.
+# Built-in functions that read what no name in the code refers to.
 UNSEEN_READERS = frozenset(("open", "input", "eval", "exec", "globals", "__import__"))
 OF_FILES = frozenset(("read_text", "read_bytes"))  # methods that do so
 OF_FRAMES = frozenset(("__builtins__", "__globals__", "f_builtins", "f_globals", "f_locals"))

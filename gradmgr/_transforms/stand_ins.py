@@ -33,7 +33,7 @@ _MUTABLE: tuple[Any, ...] = (list, dict, deque)
 
 
 def captured_object(value: Any) -> Any:
-    """Return what stands for a Generator, or for an object with array functions of its own; None of all else."""
+    """Return what represents a Generator, or for an object with array functions of its own; None of all else."""
     if value.__class__ is np.random.Generator:
         return CapturedGenerator(value)
     return stand_in_for(value) if runs_each_time(value) else None
@@ -49,7 +49,7 @@ def large_arrays_in(value: Any) -> Iterator[Any]:
 
 
 def _is_instance(value: Any, kinds: Any) -> bool:
-    """Do as isinstance(), with what stands for an array taken for the array.
+    """Do as isinstance(), with what represents an array taken for the array.
 
     A class of the program's that answers by itself is given the stand-in, so that what it computes is captured.
     """
@@ -63,7 +63,7 @@ def _is_instance(value: Any, kinds: Any) -> bool:
 
 
 def _has_attribute(value: Any, name: str) -> bool:
-    """Do as hasattr(), with what stands for an array taken for the array."""
+    """Do as hasattr(), with what represents an array taken for the array."""
     return hasattr(value.inner if isinstance(value, CapturedArray) else value, name)
 
 
@@ -82,7 +82,7 @@ def has_cache(value: Any) -> bool:
 
 
 class CachingStandIn:
-    """Stands for a function with `lru_cache`: notes its calls."""
+    """Takes the place of a function with `lru_cache`: notes its calls."""
 
     def __init__(self, function: Any, capture: TensorCapture, calls: list[CachedCall]) -> None:
         self._function = function
@@ -104,7 +104,7 @@ class CachingStandIn:
 
 
 class IdentityStandIn:
-    """Stands for id(): that of an argument is another one in each call, so it is an obstacle."""
+    """Takes the place of id(): that of an argument is another one in each call, so it is an obstacle."""
 
     def __init__(self, capture: TensorCapture, arguments: Sequence[Any]) -> None:
         self._capture = capture
@@ -123,7 +123,7 @@ class StandIns:
 
     Args:
         capture: of the function.
-        given: by the identity of arrays that are arguments, too, what stands for these.
+        given: by the identity of arrays that are arguments, too, what represents these.
         arguments: of the function, and the containers in which they are.
         sees_arrays: whether the capture captures the calls of arrays; else arrays stay.
 
@@ -162,7 +162,7 @@ class StandIns:
             self._answering.append((variables, name, answer))
 
     def has(self, array: Any) -> bool:
-        """Tell whether something stands for an array."""
+        """Tell whether something represents an array."""
         return self._made.get(id(array), array) is not array
 
     def _put(self, read: Read, write: Write, value: Any, made: Any) -> None:
@@ -171,7 +171,7 @@ class StandIns:
             write(made)
 
     def _of(self, value: Any) -> Any:
-        """Return what stands for an array, or for a tuple with arrays; other containers hold stand-ins then."""
+        """Return what represents an array, or for a tuple with arrays; other containers hold stand-ins then."""
         if id(value) in self._made:
             return self._made[id(value)]
         if not self._sees_arrays or not isinstance(value, (np.ndarray, *CONTAINERS)):

@@ -47,6 +47,7 @@ from gradmgr._engine.interceptors import Interceptor
 from gradmgr._engine.op import Function, linear
 from gradmgr._engine.recorder import snapshot
 from gradmgr._engine.tensor import Tensor, describe, raw, wrap
+from gradmgr._engine.wrong_calls import explained
 from gradmgr._transforms.outside import taken_from_outside
 from gradmgr.ops.join import concatenate
 
@@ -221,6 +222,7 @@ def _dims_for(dims: Any, value: Any, fail: Callable[[], Exception]) -> list[Any]
 # ---------------------------------------------------------------- vmap
 
 
+@explained
 def vmap(
     func: Callable[..., R],
     in_dims: Any = 0,

@@ -136,7 +136,7 @@ class DistributedSampler:
         dataset: anything with a length, or the length.
         num_replicas: how many parts; None: the ranks of the group.
         rank: which part; None: this rank of the group.
-        shuffle: whether to mix the order, anew in each epoch.
+        shuffle: whether to mix the order, otherwise in each epoch.
         seed: of the mixing; the same on all ranks.
         drop_last: whether to leave elements out instead of repeating some.
         group: which ranks; None for all.

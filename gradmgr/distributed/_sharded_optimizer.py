@@ -13,13 +13,14 @@ import numpy as np
 
 from gradmgr import errors
 from gradmgr._arrays import libraries
-from gradmgr._arrays.atomic import run_atomically
+from gradmgr._arrays.atomic import Call, run_atomically
+from gradmgr._engine import write_lock
 from gradmgr._engine.tensor import Tensor, raw, wrap
 from gradmgr._engine.tensor_capture import call_whole
 from gradmgr.distributed._group import Group
 from gradmgr.distributed._world import group as resolve_group
 from gradmgr.optim import LBFGS, Optimizer, SparseAdam
-from gradmgr.optim._recorded import write_step
+from gradmgr.optim._recorded import calls_to_write_step
 
 _NAME = "ZeroRedundancyOptimizer"
 _FAILED_STEP = f"the rest of a step of {_NAME} that failed"  # asked for in place of the parameters
@@ -51,6 +52,9 @@ class ZeroRedundancyOptimizer(Optimizer):
         ValueError: an option is out of range; or it is `differentiable=True`.
         DistributedError: in `step`: the ranks have different parameters or options, or a gradient where others have
             none, or the step failed on another rank. No parameter has changed; the state of this rank may have.
+        KeyboardInterrupt: or another exception of the program's, which strikes in `step`: it comes before all
+            parameters of this rank are written or after them, but the state of this rank may be a step ahead, and the
+            other ranks may have taken the step. So training goes on from a checkpoint.
         StateError: in `state_dict`: see there.
 
     >>> import gradmgr
@@ -84,7 +88,7 @@ class ZeroRedundancyOptimizer(Optimizer):
         self._rows: list[_Row] = []
         self._consolidated: dict[int, dict[str, Any]] | None = None  # states by number of the parameter
         self._has_state = False  # on any rank
-        # What checks options, and knows their defaults; its parameter stands for those that are not known yet.
+        # What checks options, and knows their defaults; its parameter takes the place of those that are not known yet.
         self._inner = optimizer_class([wrap(np.zeros(0, np.float32))], **defaults)
         self._inner.param_groups.clear()
         self._inner._chunks.clear()
@@ -137,11 +141,18 @@ class ZeroRedundancyOptimizer(Optimizer):
         if not work:  # the other ranks may have gradients
             self._at.agree(f"a step of {_NAME}", lacking)
         gathered = [row.gather(row.own_values(), f"{self._options_text(row)}, {lacking}") for row in work]
-        for row, flat in zip(work, gathered, strict=True):
-            for p, values in row.parts(flat):
-                if p.grad is not None:
-                    write_step(p, values, self._tensor_options(self.param_groups[row.group]))
-        self._step_count += 1
+        self._write_all(work, gathered)
+
+    def _write_all(self, work: list[_Row], gathered: list[Any]) -> None:
+        """Give the parameters that have gradients their new values, all together."""
+        calls: list[Call] = []
+        with write_lock.lock:
+            for row, flat in zip(work, gathered, strict=True):
+                options = self._tensor_options(self.param_groups[row.group])
+                for p, values in row.parts(flat):
+                    if p.grad is not None:
+                        calls += calls_to_write_step(p, values, options)
+            run_atomically([*calls, (setattr, self, "_step_count", self._step_count + 1)])
 
     def _capture_turn(self, capture: Any) -> None:
         call_whole(self._take_turn, changes=list(self._params()))
@@ -320,7 +331,7 @@ class _Row:
         return array.reshape(-1)[start:stop].copy()
 
     def counts(self, k: int) -> bool:
-        """Tell whether a piece is a part of its parameter, not one of no numbers that stands for none."""
+        """Tell whether a piece is a part of its parameter, not the empty one of a rank for which nothing is left."""
         return bool(self.pieces[k].size) or not self.params[self.places[k]].size
 
     def empty(self, dtype: Any) -> Any:

@@ -11,6 +11,7 @@
 -1.0
 """
 
+from gradmgr._engine.wrong_calls import explain_classes
 from gradmgr.distributions import constraints, transforms
 from gradmgr.distributions._continuous import Beta, Gamma, Normal, StudentT
 from gradmgr.distributions._counts import Binomial, Geometric, Multinomial, NegativeBinomial
@@ -60,3 +61,5 @@ __all__ = [
     "transform_to",
     "transforms",
 ]
+
+explain_classes(globals(), [name for name in __all__ if name != "Distribution"])

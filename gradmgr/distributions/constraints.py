@@ -264,7 +264,7 @@ def integer_interval(lower_bound: Any, upper_bound: Any) -> Bounded:
 
 
 def _in_words(bound: Any) -> str:
-    """Return what stands for a bound in a text, without reading an array: it may be batched or captured."""
+    """Return what represents a bound in a text, without reading an array: it may be batched or captured."""
     return repr(bound) if isinstance(bound, (int, float)) else f"an array of shape {np.shape(bound)}"
 
 

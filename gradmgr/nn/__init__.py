@@ -27,6 +27,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, NoReturn
 
 from gradmgr._engine.parameter import Parameter
+from gradmgr._engine.wrong_calls import explain_classes
 from gradmgr.nn import functional, init, utils
 from gradmgr.nn._functions.onednn import convolution_library
 from gradmgr.nn._modules.activation import (
@@ -164,9 +165,17 @@ __all__ = [
     "utils",
 ]
 
-# Names of torch.nn that stand elsewhere, and why.
+explain_classes(globals(), [name for name in __all__ if name not in ("Module", "Parameter")])
+
+# Names of torch.nn that stand elsewhere, and of other libraries.
 _ELSEWHERE = MappingProxyType(
-    {"SyncBatchNorm": "it is gradmgr.distributed.SyncBatchNorm, as layers do not depend on the connection of ranks"}
+    {
+        "Conv": "write gradmgr.nn.Conv2d(in_channels, out_channels, kernel_size)",
+        "Dense": "write gradmgr.nn.Linear(in_features, out_features)",
+        "SyncBatchNorm": "it is gradmgr.distributed.SyncBatchNorm, as layers do not depend on the connection of ranks",
+        "relu": "write gradmgr.nn.functional.relu(x), or the layer gradmgr.nn.ReLU()",
+        "softmax": "write gradmgr.nn.functional.softmax(x, dim), or the layer gradmgr.nn.Softmax(dim)",
+    }
 )
 
 if not TYPE_CHECKING:  # for which every name would be there

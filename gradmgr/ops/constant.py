@@ -67,12 +67,28 @@ def _position_of_out(function: Callable[..., Any]) -> tuple[int, tuple[str, ...]
     return (names.index("out"), names[names.index("out") :]) if "out" in names else None
 
 
+def _with_names(name: str, names: tuple[str, ...], values: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Return keywords with those among them that were given by position."""
+    given = dict(zip(names, values, strict=False))
+    if given.keys() & kwargs:
+        raise TypeError(f"{name}() was given an argument both by position and by name")
+    return given | kwargs
+
+
 def with_metadata_of(function: Callable[..., Any], call: Callable[..., Any], doc: str) -> Callable[..., Any]:
     """Give a function that takes the place of one of NumPy's its name, signature (for inspect) and a line of help."""
     call.__name__ = call.__qualname__ = function.__name__
     call.__dict__["__wrapped__"] = function
     call.__doc__ = doc
     return call
+
+
+def _check_runs_on_gpu(name: str, arrays: tuple[Any, ...], error: Exception) -> None:
+    """Raise for what a function of CuPy lacks, if that is the cause of an error."""
+    if _any(libraries.is_array(a) and libraries.namespace(a) is not np for a in arrays):
+        raise errors.UnsupportedFunctionError(
+            f"{name} does not run on a GPU with these arguments: {error}; move to the CPU with .to('cpu') for it"
+        ) from error
 
 
 def constant(function: Callable[..., Any], arrays_first: int = 0) -> Callable[..., Any]:
@@ -89,10 +105,8 @@ def constant(function: Callable[..., Any], arrays_first: int = 0) -> Callable[..
         if len(args) > 1:
             place = _position_of_out(function) if place is ... else place
             if place is not None and place[0] < len(args) <= place[0] + len(place[1]):  # NumPy rejects more
-                given = dict(zip(place[1], args[place[0] :], strict=False))
-                if given.keys() & kwargs:
-                    raise TypeError(f"{name}() was given an argument both by position and by name")
-                kwargs, args = given | kwargs, args[: place[0]]
+                kwargs = _with_names(name, place[1], args[place[0] :], kwargs)
+                args = args[: place[0]]
         out = kwargs.get("out")
         if isinstance(out, (Tensor, tuple)):
             place = _position_of_out(function) if place is ... else place
@@ -116,11 +130,8 @@ def constant(function: Callable[..., Any], arrays_first: int = 0) -> Callable[..
             errors.put_name(error, name)
             raise
         except (AttributeError, NotImplementedError) as error:
-            if not _any(libraries.is_array(a) and libraries.namespace(a) is not np for a in arrays):
-                raise
-            raise errors.UnsupportedFunctionError(
-                f"{name} does not run on a GPU with these arguments: {error}; move to the CPU with .to('cpu') for it"
-            ) from error
+            _check_runs_on_gpu(name, arrays, error)
+            raise
 
     return with_metadata_of(function, call, f"`numpy.{name}` on the values; the result carries no gradient.")
 

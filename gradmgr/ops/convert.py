@@ -27,11 +27,17 @@ def lift(a: Any) -> Any:
         return from_nested(a)
     made = np.asarray(a)
     if made.dtype == object:
-        raise errors.DtypeError(
-            f"expected Tensors, arrays or numbers; found {type(a).__module__}.{type(a).__qualname__}, of which NumPy "
-            "makes an array of objects"
-        )
+        raise errors.DtypeError(f"expected Tensors, arrays or numbers; found {_described(a)}")
     return made
+
+
+def _described(a: Any) -> str:
+    """Return what an object is of which NumPy makes an array of objects, and how one comes to pass it."""
+    if a is None:
+        return "None, which is what a function without a return statement gives"
+    if hasattr(a, "named_parameters"):
+        return f"the layer {type(a).__name__}: pass what it returns, as in layer(x), or its parameters, as layer.weight"
+    return f"{type(a).__module__}.{type(a).__qualname__}, of which NumPy makes an array of objects"
 
 
 def holds_tensor(a: Any) -> bool:

@@ -14,6 +14,7 @@
 True
 """
 
+from gradmgr._engine.wrong_calls import explain_classes
 from gradmgr.optim import lr_scheduler
 from gradmgr.optim._adaptive import Adadelta, Adamax, NAdam, RAdam
 from gradmgr.optim._algorithms import SGD, Adagrad, Adam, AdamW, Lion, RMSprop, SparseAdam
@@ -42,3 +43,5 @@ __all__ = [
     "get_total_norm",
     "lr_scheduler",
 ]
+
+explain_classes(globals(), [name for name in __all__ if name != "Optimizer"])

@@ -359,7 +359,7 @@ _WHAT_TO_DO = {
 }
 
 # Numbers from which on a kernel of gradmgr-native, called by Python, takes less time than the machine, which makes the
-# calls of NumPy's loops that it stands for: .5 of it for Adam of 80,000, 1.3 of it for 1,000.
+# calls of NumPy's loops that it replaces: .5 of it for Adam of 80,000, 1.3 of it for 1,000.
 _FOR_KERNELS = 1 << 14
 
 
@@ -729,7 +729,7 @@ class Chunk:
         sizes = [high - low for low, high in pairwise(self.offsets)]
         segments = list(self._ends(0, len(self.params)))
         self.updates[key] = machine_update(machine, rule, real_of(self.dtype), sizes, segments, states)
-        if self.updates[key] is not None:  # it has scratch of its own; steps by array calls make theirs anew
+        if self.updates[key] is not None:  # it has scratch of its own; steps by array calls make theirs each time
             self._prepared = None
             self._scratch.drop_rows()
         return self.updates[key]

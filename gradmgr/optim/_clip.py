@@ -23,6 +23,7 @@ from gradmgr._engine.mutation import calls_to_forget
 from gradmgr._engine.row_sparse import memory_of, stored_rows
 from gradmgr._engine.tensor import Tensor, describe, wrap
 from gradmgr._engine.tensor_capture import call_whole
+from gradmgr._engine.wrong_calls import explained
 from gradmgr.ops.convert import is_half, wide_dtype
 from gradmgr.optim._chunks import flattened, is_packable, real_of
 
@@ -339,6 +340,7 @@ def _call_on_gradients(function: Callable[..., Any], parameters: Any, *args: Any
     return call_whole(function, listed, *args, changes=[g for g in grads if g is not None])
 
 
+@explained
 def clip_grad_norm_(
     parameters: Any, max_norm: float, norm_type: float = 2.0, error_if_nonfinite: bool = False
 ) -> Tensor:
@@ -382,6 +384,7 @@ def _clip_norm(parameters: Any, limit: float, norm_type: float, error_if_nonfini
     return _as_tensor(total, grads)
 
 
+@explained
 def clip_grad_value_(parameters: Any, clip_value: float | tuple[float, float]) -> None:
     """Clip each number of the gradients of all parameters to [-clip_value, clip_value], or to a pair of bounds.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from operator import itemgetter, setitem
@@ -23,6 +22,7 @@ from gradmgr._engine.mutation import calls_to_forget
 from gradmgr._engine.row_sparse import stored_rows
 from gradmgr._engine.tensor import Tensor, describe, raw, wrap
 from gradmgr._engine.tensor_capture import call_whole, refuse_in_replay
+from gradmgr._engine.turn_lock import new_turn_lock
 from gradmgr.optim._chunks import Array, Chunk, Plan, Run, Scratch, is_packable
 from gradmgr.optim._numbers import Number, in_double, plain, tensors_in
 from gradmgr.optim._recorded import check_has_no_tangent, gradients_of, open_recorders, recorded_step
@@ -33,7 +33,9 @@ Group = dict[str, Any]
 # Attributes of torch's and MegEngine's optimisers that are not here, and what to use instead.
 _ALTERNATIVES = MappingProxyType(
     {
+        "backward": "backward(loss) of the GradManager, and then step()",
         "clear_grad": "zero_grad(), or clear_grad() of the GradManager",
+        "minimize": "backward(loss) of the GradManager, and then step()",
         "state": "state_dict()['state'][k], where k is the number of a parameter",
     }
 )
@@ -41,7 +43,7 @@ _ALTERNATIVES = MappingProxyType(
 
 # How a step is computed: this is no part of what is saved.
 _DIFFERENTIABLE = "differentiable"
-# What torch's optimisers save that is not loaded: how a step is computed, and products that are computed anew.
+# What torch's optimisers save that is not loaded: how a step is computed, and products that are computed again.
 _TORCHS_OPTIONS = frozenset(("foreach", "capturable", _DIFFERENTIABLE, "fused"))
 _TORCHS_STATES = frozenset(("mu_product",))
 
@@ -108,8 +110,9 @@ def _check_is_iterable(params: Any) -> None:
             f"an optimiser takes several parameters, as in [p] or model.parameters(); found one {type(params).__name__}"
         )
     if not isinstance(params, Iterable) or isinstance(params, str):
-        advice = "; pass model.parameters()" if hasattr(params, "parameters") else ""
-        raise TypeError(f"an optimiser takes an iterable of Tensors; found {type(params).__name__}{advice}")
+        from_a_module = hasattr(params, "parameters") or getattr(params, "__name__", "") == "parameters"
+        advice = "; pass model.parameters()" if from_a_module else ""
+        raise TypeError(f"an optimiser takes an iterable of Tensors first; found {type(params).__name__}{advice}")
 
 
 def _named_parameters(params: Any) -> list[tuple[str | None, Any]]:
@@ -221,7 +224,7 @@ class Optimizer:
         self._options = itemgetter(*self.defaults)
         self._scratch = Scratch()
         self._step_count = 0
-        self._lock = threading.RLock()  # threads that step one optimiser take turns
+        self._lock = new_turn_lock()  # threads that step one optimiser take turns
         _check_is_iterable(params)
         listed = params if isinstance(params, Mapping) else list(params)
         if any(isinstance(group, Mapping) for group in listed):
@@ -323,6 +326,8 @@ class Optimizer:
         True
         """
         params = list(self._params())
+        if isinstance(set_to_none, Tensor):
+            raise TypeError("zero_grad(set_to_none) takes True or False, as it is for all parameters; found Tensor")
         if set_to_none:
             clear(params)
             return
@@ -338,7 +343,8 @@ class Optimizer:
         """Update each parameter that has a gradient; an error leaves all parameters unchanged.
 
         Floating-point errors raise no warning and show as inf or NaN in the values, as in a backward pass.
-        Threads that step one optimiser take their steps one after another.
+        Threads that step one optimiser take their steps one after another. A process forked amid a step of another
+        thread finds it not taken or wholly taken, and can step itself.
 
         Args:
             closure: a function that computes the loss and the gradients again; it is called first.
@@ -427,7 +433,7 @@ class Optimizer:
                 self._take_step(grads, machine if is_plain else None, [(begun.append, True)])
 
     def _add_quick_calls(self, calls: list[Call], grads: tuple[Array, ...], machine: Any) -> bool:
-        """Add the calls that take a step, if nothing is to be made anew since the last one; tell whether it is so."""
+        """Add the calls that take a step, if nothing is to be made again since the last one; tell whether it is so."""
         for k, group in enumerate(self.param_groups):
             chunks, plans = self._chunks[k], self._plans[k]
             if chunks is None or plans is None or plans.options != self._options(group):
@@ -524,7 +530,7 @@ class Optimizer:
         return calls
 
     def _fitting_chunks(self, k: int) -> list[Chunk]:
-        """Return the chunks of a group, made anew where a parameter was cast or moved."""
+        """Return the chunks of a group, made again where a parameter was cast or moved."""
         chunks = self._chunks[k]
         if chunks is None:
             return self._renew_chunks(k)
@@ -739,7 +745,7 @@ class Optimizer:
         self.__dict__.update(state)
         self._plans = [None] * len(self.param_groups)
         self._scratch = Scratch()
-        self._lock = threading.RLock()
+        self._lock = new_turn_lock()
         for k, states in enumerate(state["_chunks"]):
             if states is not None:
                 self._chunks[k] = self._make_chunks(self.param_groups[k]["params"])

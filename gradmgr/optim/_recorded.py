@@ -50,9 +50,14 @@ def check_has_no_tangent(tensors: Iterable[Tensor]) -> None:
             )
 
 
-def write_step(p: Tensor, array: Any, options: Sequence[Tensor] = ()) -> None:
-    """Give a parameter the array that a step which is not recorded computed of it, and of these Tensors."""
-    run_atomically([(setattr, p, "_array", array), *calls_to_step(p, options)])
+def calls_to_write_step(p: Tensor, array: Any, options: Sequence[Tensor] = ()) -> list[Call]:
+    """Return the calls that give a parameter the array that an unrecorded step computed of it, and of these Tensors."""
+    return [(setattr, p, "_array", array), *calls_to_step(p, options)]
+
+
+def write_step(p: Tensor, array: Any) -> None:
+    """Make these calls."""
+    run_atomically(calls_to_write_step(p, array))
 
 
 def gradients_of(chunk: Chunk) -> list[Tensor | None]:

@@ -92,7 +92,7 @@ def machine_update(
 
     Args:
         machine: the machine.
-        rule: returns the calls; constants are among them as arrays of shape (), which are read anew in each call.
+        rule: returns the calls; constants are among them as arrays of shape (), which are read again in each call.
         dtype: of the real numbers.
         sizes: of the parameters, in real numbers.
         segments: the first and last (exclusive) of the parameters that are computed together; a large one is alone.

@@ -28,6 +28,7 @@ from typing import Any
 
 from gradmgr import errors
 from gradmgr._engine.tensor_capture import runs_each_time_without_tensors
+from gradmgr._engine.wrong_calls import explain_classes
 from gradmgr.optim._optimizer import Group, Optimizer, check_number
 from gradmgr.optim._schedules import (
     ConstantLR,
@@ -524,3 +525,6 @@ class ChainedScheduler(_CombinedSchedule):
             schedule.last_epoch = -1
             schedule._begin()
         self._read_last_lr()
+
+
+explain_classes(globals(), [name for name in __all__ if name != "LRScheduler"])

@@ -17,7 +17,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class _Opened:
-    """Stands for one time that a `record_function` is entered."""
+    """Represents one time that a `record_function` is entered."""
 
     __slots__ = ("block",)
 

@@ -18,9 +18,11 @@ from helpers import copies, in_a_thread, in_threads, pop_grad
 
 import gradmgr
 import gradmgr.numpy as gnp
-from gradmgr import GradManager, get_backwarding_grad_manager, manager, no_grad, tensor
+from gradmgr import GradManager, get_backwarding_grad_manager, manager, no_grad, optim, tensor
 from gradmgr._engine import tensor_capture, write_lock
+from gradmgr._engine.cleanup import owns
 from gradmgr._engine.context import leave_recorders
+from gradmgr._engine.turn_lock import new_turn_lock
 
 # Free-threaded CPython lets a new thread inherit the context of the one that started it.
 INHERITS = bool(getattr(sys.flags, "thread_inherit_context", 0))
@@ -934,3 +936,50 @@ def test_a_child_process_waits_for_no_thread_of_its_parent(work):
         thread.join()
     assert status == 0
     assert train()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="Windows has no fork")
+def test_a_child_process_forked_amid_a_step_of_another_thread_steps_the_same_optimiser():
+    within, forked = threading.Event(), threading.Event()
+
+    class Slow(optim.SGD):
+        def _recorded_calls(self):  # called with the optimiser's lock, without the other
+            within.set()
+            forked.wait(10)
+            return super()._recorded_calls()
+
+    w = tensor([1.0, 2.0])
+    w.grad = tensor([1.0, 1.0])
+    optimizer = Slow([w], lr=0.5, momentum=0.5, differentiable=True)
+
+    def step():
+        with GradManager().attach(w):
+            optimizer.step()
+
+    thread = threading.Thread(target=step)
+    thread.start()
+    assert within.wait(10)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # Python's, of a fork beside threads
+        child = os.fork()
+    if child == 0:
+        signal.alarm(5)  # which ends a process that waits for ever
+        optimizer.step()
+        optimizer.step()
+        found = w.tolist(), optimizer.state_dict()["state"][0]["step"]
+        os._exit(found != ([-0.25, 0.75], 2))  # two steps of its own: 0.5 and then 0.5 * 1.5
+    status = os.waitpid(child, 0)[1]
+    forked.set()
+    thread.join()
+    assert status == 0
+    assert w.tolist() == [0.5, 1.5]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="Windows has no fork")
+def test_a_lock_that_the_forking_thread_holds_stays_its_own_in_the_child_process():
+    lock = new_turn_lock()
+    with lock:
+        child = os.fork()
+        if child == 0:
+            os._exit(not owns(lock))
+        assert os.waitpid(child, 0)[1] == 0

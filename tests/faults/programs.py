@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import shutil
 import tempfile
 import warnings
@@ -781,6 +782,19 @@ program("RMSprop", optim.RMSprop, momentum=0.5, centered=True)(_Optimised)
 program("Adagrad", optim.Adagrad)(_Optimised)
 program("Lion", optim.Lion, weight_decay=0.1)(_Optimised)
 program("NAdam", optim.NAdam, weight_decay=0.1)(_Optimised)
+
+
+@program("a step of a divided optimiser")
+class DividedStep(_Optimised):
+    """On one rank. SGD without momentum, as the inner optimiser's state may be a step ahead of the parameters."""
+
+    def __init__(self) -> None:
+        if not gradmgr.distributed.is_initialized():
+            gradmgr.distributed.init()
+        super().__init__(functools.partial(gradmgr.distributed.ZeroRedundancyOptimizer, optimizer_class=optim.SGD))
+
+    def state(self) -> dict[str, Any]:
+        return {"parameters": frozen([self.params, self.optimizer._step_count])}
 
 
 @program("a backward, clipping and a step by rows", optim.SparseAdam)

@@ -5,13 +5,14 @@ import itertools
 import numpy as np
 import pytest
 
-from gradmgr import errors, gradcheck, gradgradcheck, tensor
+from gradmgr import GradManager, errors, gradcheck, gradgradcheck, tensor
 from gradmgr.nn import functional as F  # noqa: N812  # as everywhere
 
 RANDOM = np.random.default_rng(0)
 INPUTS = {shape: RANDOM.standard_normal(shape) for shape in ((2, 3, 5), (2, 3, 5, 4), (1, 2, 3, 4, 5))}
 MODES = {3: ("linear",), 4: ("bilinear", "bicubic"), 5: ("trilinear",)}
 SIZES = [{"size": 7}, {"size": 2}, {"size": 1}, {"scale_factor": 1.7}, {"scale_factor": 0.6}]
+SIZES += [{"scale_factor": factor} for factor in (1.01, 1.15, 1.24)]  # some or all lengths stay the same
 SIZES.append({"scale_factor": 1.7, "recompute_scale_factor": True})
 
 
@@ -46,6 +47,15 @@ def test_grids_are_torchs(shape):
         is_torchs(
             F.affine_grid(theta, size, corners), torch.nn.functional.affine_grid(torch.tensor(theta), size, corners)
         )
+
+
+def test_the_nearest_number_has_a_derivative_of_zero_by_its_position():
+    x, grid = np.arange(12.0).reshape(1, 1, 3, 4), tensor(RANDOM.uniform(-1, 1, (1, 2, 2, 2)))
+    with GradManager().attach(grid) as gm:
+        gm.backward(np.sum(F.grid_sample(x, grid, "nearest")))
+    assert grid.grad.numpy().tolist() == np.zeros((1, 2, 2, 2)).tolist()
+    assert gradcheck(lambda x, grid: F.grid_sample(x, grid, "nearest"), (tensor(x), grid), check_forward_ad=True)
+    assert gradgradcheck(lambda x, grid: F.grid_sample(x, grid, "nearest"), (tensor(x), grid))
 
 
 @pytest.mark.parametrize("padding_mode", ["zeros", "border", "reflection"])

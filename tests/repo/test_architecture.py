@@ -42,6 +42,7 @@ MAY_CHANGE = {
     ("gradmgr._engine.collector", "_watch"),
     ("gradmgr._engine.context", "_current"),
     ("gradmgr._engine.history.modes", "_modes"),
+    ("gradmgr._engine.turn_lock", "_locks"),
     ("gradmgr._engine.write_lock", "lock"),
     ("gradmgr._arrays.blocks", "_team"),
     ("gradmgr._arrays.native", "found"),  # the machine, looked for and tested once
@@ -177,6 +178,7 @@ def test_gradmgr_imports_these_modules_when_first_used_and_no_others():
     assert {name if name.split(".")[1] not in packages else name.split(".")[1] for name in unopened} == {
         *packages,
         *(f"gradmgr.{name}" for name in ("forward_ad", "function", "functional", "serialization")),
+        "gradmgr._engine.turn_lock",
         *(
             f"gradmgr._arrays.{name}"
             for name in ("drawing", "generators", "graph_replay", "replay", "replay_text", "replay_times")

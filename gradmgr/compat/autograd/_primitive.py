@@ -38,7 +38,7 @@ JvpMaker = Callable[..., Any]
 
 _NUMBERS = (bool, int, float, complex, np.generic)
 _ARRAYS = (Tensor, np.ndarray, np.generic)
-_ARRAY = object()  # stands for an array among the constants of a result
+_ARRAY = object()  # represents an array among the constants of a result
 
 
 class VJPNode:
@@ -414,7 +414,7 @@ def defvjp_argnum(fun: Any, vjpmaker: VjpMaker) -> None:
 def defvjp(fun: Any, *vjpmakers: VjpMaker | None, argnums: Iterable[int] | None = None) -> None:
     """Declare the vjp by each argument in turn, or by those in `argnums`: vjpmaker(ans, *args, **kwargs)(g).
 
-    None in place of a vjpmaker stands for zeros. An argument without one raises where it is differentiated by.
+    None in place of a vjpmaker means zeros. An argument without one raises where it is differentiated by.
 
     Raises:
         TypeError: `fun` was not made by `primitive`; a vjpmaker is no function.
@@ -481,7 +481,7 @@ def defjvp_argnum(fun: Any, jvpmaker: JvpMaker) -> None:
 def defjvp(fun: Any, *jvpfuns: Any, argnums: Iterable[int] | None = None) -> None:
     """Declare the tangent along each argument in turn, or along those in `argnums`: jvpfun(g, ans, *args, **kwargs).
 
-    "same" says that `fun` is linear in the argument; None stands for zeros.
+    "same" says that `fun` is linear in the argument; None means zeros.
 
     Raises:
         TypeError: as `defvjp`.

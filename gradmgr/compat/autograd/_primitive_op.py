@@ -64,7 +64,7 @@ class HasRules(Protocol):
 
 
 def dense(gradient: Any) -> Any:
-    """Return what a `SparseObject` stands for; anything else as it is."""
+    """Return what a `SparseObject` represents; anything else as it is."""
     return gradient.mut_add(gradient.vs.zeros()) if isinstance(gradient, SparseObject) else gradient
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Never
 
 import numpy as np
 
@@ -19,7 +19,8 @@ from gradmgr._engine.custom import custom
 from gradmgr._engine.elementwise import elementwise
 from gradmgr._engine.op import Function
 from gradmgr._engine.tensor import raw
-from gradmgr.nn._functions.arguments import check_floating, check_word, integer, number, one_array
+from gradmgr._engine.wrong_calls import unexpected
+from gradmgr.nn._functions.arguments import check_floating, check_not_in_place, check_word, integer, number, one_array
 from gradmgr.ops import arithmetic, error_function, extrema, special
 from gradmgr.ops.convert import cast_to, copy, is_floating, narrow_to, wide_dtype, widen_half
 from gradmgr.ops.reduction_arguments import axes_of
@@ -173,22 +174,26 @@ _relu = elementwise("nn.relu", _relu_kernel, _relu_rule, into=_relu_into)
 libraries.computes_over(_relu_rule, _relu_into)
 
 
-def relu(input: Any) -> Any:
+def relu(input: Any, inplace: bool = False) -> Any:
     """Return max(x, 0), elementwise; NaN stays NaN.
 
     The derivative at 0 is 0. The backward pass keeps the result only, not the input.
 
     Args:
         input: real floating-point numbers or integers.
+        inplace: exists for programs written for torch; must be False.
 
     Raises:
         DtypeError: the input is complex or boolean.
+        ValueError: inplace is True.
 
     >>> import numpy as np
     >>> from gradmgr.nn.functional import relu
     >>> relu(np.array([-1.0, 0.0, 2.0])).tolist()
     [0.0, 0.0, 2.0]
     """
+    if inplace:
+        check_not_in_place(inplace, "relu")
     input = one_array(input)
     if input.dtype.kind not in "fiu":
         check_floating("relu", input=input)
@@ -239,22 +244,26 @@ _leaky_relu = custom(
 )
 
 
-def leaky_relu(input: Any, negative_slope: float = 0.01) -> Any:
+def leaky_relu(input: Any, negative_slope: float = 0.01, inplace: bool = False) -> Any:
     """Return x where it is positive, else negative_slope * x; the derivative at 0 is negative_slope.
 
     Args:
         input: real floating-point numbers.
         negative_slope: a number.
+        inplace: exists for programs written for torch; must be False.
 
     Raises:
         DtypeError: the input is not floating.
         TypeError: negative_slope is no number.
+        ValueError: inplace is True.
 
     >>> import numpy as np
     >>> from gradmgr.nn.functional import leaky_relu
     >>> leaky_relu(np.array([-2.0, 3.0]), negative_slope=0.25).tolist()
     [-0.5, 3.0]
     """
+    if inplace:
+        check_not_in_place(inplace, "leaky_relu")
     input, slope = _lift_input("leaky_relu", input), number(negative_slope, "negative_slope", "leaky_relu")
     return _leaky_relu(input, slope) if slope >= 0 else _positive_or(input, input * slope)
 
@@ -301,7 +310,7 @@ _elu = custom(
 )
 
 
-def elu(input: Any, alpha: float = 1.0) -> Any:
+def elu(input: Any, alpha: float = 1.0, inplace: bool = False) -> Any:
     """Return x where it is positive, else alpha * (exp(x) - 1).
 
     The derivative for negative x is computed from the result as out + alpha, which is exact to one rounding of alpha.
@@ -309,16 +318,20 @@ def elu(input: Any, alpha: float = 1.0) -> Any:
     Args:
         input: real floating-point numbers.
         alpha: a number.
+        inplace: exists for programs written for torch; must be False.
 
     Raises:
         DtypeError: the input is not floating.
         TypeError: alpha is no number.
+        ValueError: inplace is True.
 
     >>> import numpy as np
     >>> from gradmgr.nn.functional import elu
     >>> elu(np.array([np.log(0.25), 0.0, 3.0]), alpha=2.0).round(6).tolist()
     [-1.5, 0.0, 3.0]
     """
+    if inplace:
+        check_not_in_place(inplace, "elu")
     input, alpha = _lift_input("elu", input), number(alpha, "alpha", "elu")
     if alpha >= 0:
         return _elu(input, alpha)
@@ -472,20 +485,24 @@ _silu = custom(
 )
 
 
-def silu(input: Any) -> Any:
+def silu(input: Any, inplace: bool = False) -> Any:
     """Return x * sigmoid(x), elementwise.
 
     Args:
         input: real floating-point numbers.
+        inplace: exists for programs written for torch; must be False.
 
     Raises:
         DtypeError: the input is not floating.
+        ValueError: inplace is True.
 
     >>> import numpy as np
     >>> from gradmgr.nn.functional import silu
     >>> silu(np.array([-100.0, 0.0, 100.0])).round(3).tolist()
     [-0.0, 0.0, 100.0]
     """
+    if inplace:
+        check_not_in_place(inplace, "silu")
     return _silu(_lift_input("silu", input))
 
 
@@ -900,7 +917,7 @@ def _softmax(name: str, op: Function, input: Any, dim: Any, dtype: Any, *more: A
     return op(input, axes, *more) if input.size else copy(input)
 
 
-def softmax(input: Any, dim: int | None = None, dtype: Any = None) -> Any:
+def softmax(input: Any, dim: int | None = None, dtype: Any = None, **_wrong: Never) -> Any:
     """Return exp(x) / sum(exp(x)) along an axis, without overflow.
 
     A row of -inf only, or one with an inf, gives NaN, as in torch; elements that are -inf in other rows get exactly 0.
@@ -920,10 +937,12 @@ def softmax(input: Any, dim: int | None = None, dtype: Any = None) -> Any:
     >>> softmax(np.log(np.array([[1.0, 1.0, 2.0]])), dim=1).round(4).tolist()
     [[0.25, 0.25, 0.5]]
     """
+    if _wrong:
+        raise unexpected(softmax, _wrong)
     return _softmax("softmax", softmax_along, input, dim, dtype)
 
 
-def log_softmax(input: Any, dim: int | None = None, dtype: Any = None) -> Any:
+def log_softmax(input: Any, dim: int | None = None, dtype: Any = None, **_wrong: Never) -> Any:
     """Return log(softmax(x)) along an axis, without under- or overflow; -inf where x is.
 
     A row of -inf only, or one with an inf, gives NaN, as in torch. Arguments and errors are those of `softmax`.
@@ -937,4 +956,6 @@ def log_softmax(input: Any, dim: int | None = None, dtype: Any = None) -> Any:
     >>> np.exp(log_softmax(np.log([1.0, 3.0]), dim=0)).round(6).tolist()
     [0.25, 0.75]
     """
+    if _wrong:
+        raise unexpected(log_softmax, _wrong)
     return _softmax("log_softmax", log_softmax_along, input, dim, dtype, False)

@@ -14,7 +14,7 @@ from gradmgr._engine.custom import several
 from gradmgr._engine.op import Function, zeros
 from gradmgr._engine.tensor import Tensor, raw
 from gradmgr.nn._functions.arguments import check_floating
-from gradmgr.nn._functions.attention_blocks import attend_in_blocks, gradients, is_one_block
+from gradmgr.nn._functions.attention_blocks import Operands, attend_in_blocks, gradients, is_one_block
 from gradmgr.nn._functions.dropout import dropout
 from gradmgr.ops.arithmetic import exp, sum_of
 from gradmgr.ops.convert import cast_to, is_floating, lift, wide_dtype, widen_half
@@ -61,7 +61,7 @@ def _kernel(
 ) -> tuple[Any, Any]:
     """Return the attended values, and the logarithm of each row's sum of exponentials: inf where all is masked."""
     if query.size and key.size and value.size and are_numpy_arrays(query, key, value, bias, masked, drop):
-        return attend_in_blocks(query, key, value, bias, masked, drop, scale, causal)
+        return attend_in_blocks(Operands(query, key, value, bias, masked, drop, scale, causal))
     weights, sums = _softmax(_scores(query, key, bias, masked, scale, causal))
     output = np.matmul(weights if drop is None else weights * drop, value)
     given = query, key, value, bias, masked, drop
@@ -129,7 +129,7 @@ def _shared_cotangents(
     of_output, of_sums = g
     arguments = query, key, value, bias, masked, drop
     if of_output is not None and output.size and key.size and are_numpy_arrays(of_output, of_sums, *arguments):
-        return gradients(of_output, of_sums, *arguments, scale, causal, output, sums), None, None
+        return gradients(of_output, of_sums, Operands(*arguments, scale, causal), output, sums), None, None
     weights = weights_of(query, key, bias, masked, scale, causal, sums)
     return None, weights, _score_gradient(g, value, drop, weights)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -38,10 +38,24 @@ _maximum: Any = np.maximum.reduce
 _minimum: Any = np.minimum.reduce
 
 
+class Operands(NamedTuple):
+    """What attention is computed of: arrays, of which three may be None, and how."""
+
+    query: Any
+    key: Any
+    value: Any
+    bias: Any
+    masked: Any
+    drop: Any
+    scale: float
+    causal: bool
+
+
 class _Scores:
     """The matrices of scores of one call, with broadcast leading axes, and their division into blocks."""
 
-    def __init__(self, query: Any, key: Any, value: Any, bias: Any, masked: Any, drop: Any, causal: bool) -> None:
+    def __init__(self, operands: Operands) -> None:
+        query, key, value, bias, masked, drop, _, causal = operands
         lead = query.shape[:-2]
         if not lead == key.shape[:-2] == value.shape[:-2]:
             lead = np.broadcast_shapes(lead, key.shape[:-2], value.shape[:-2])
@@ -154,16 +168,14 @@ def _parts(rows: int, columns: int, high: int, causal: bool) -> list[Part]:
 # ---------------------------------------------------------------- values
 
 
-def attend_in_blocks(
-    query: Any, key: Any, value: Any, bias: Any, masked: Any, drop: Any, scale: float, causal: bool
-) -> tuple[Any, Any]:
+def attend_in_blocks(operands: Operands) -> tuple[Any, Any]:
     """Return the attended values, and the logarithm of each row's sum of exponentials: inf where all is masked."""
-    scores = _Scores(query, key, value, bias, masked, drop, causal)
+    scores, scale = _Scores(operands), operands.scale
     query, key, value = scores.query, scores.key, scores.value
     output = np.empty_like(query, shape=(*query.shape[:-1], value.shape[-1]))
     sums = empty(scores.sums_shape, query)
 
-    is_native = scores.kernel is not None and scale > 0 and bias is None
+    is_native = scores.kernel is not None and scale > 0 and operands.bias is None
 
     def work(task: Index) -> None:
         q, k, v, o, s = query[task], key[task], value[task], output[task], sums[task]
@@ -228,26 +240,13 @@ def _exponentials(scores: _Scores, q: Any, k: Any, task: Index, part: Part) -> t
 # ---------------------------------------------------------------- gradients
 
 
-def gradients(
-    of_output: Any,
-    of_sums: Any,
-    query: Any,
-    key: Any,
-    value: Any,
-    bias: Any,
-    masked: Any,
-    drop: Any,
-    scale: float,
-    causal: bool,
-    output: Any,
-    sums: Any,
-) -> tuple[Any, Any, Any]:
+def gradients(of_output: Any, of_sums: Any, operands: Operands, output: Any, sums: Any) -> tuple[Any, Any, Any]:
     """Return the cotangents of query, key and value, with all leading axes.
 
     The cotangent of a score is its weight times d - t, where d is the cotangent of the weight, and t the sum of d times
     weight over the row, which equals the sum of cotangent times output over the features.
     """
-    scores = _Scores(query, key, value, bias, masked, drop, causal)
+    scores, scale = _Scores(operands), operands.scale
     query, key, value = scores.query, scores.key, scores.value
     made = np.empty_like(query), np.empty_like(key), np.empty_like(value)
     near = scores.vjp_kernel is None and bool(_maximum(np.abs(sums), None) < _LARGEST_SCORE)

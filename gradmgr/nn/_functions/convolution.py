@@ -38,7 +38,7 @@ from gradmgr.nn._functions.windows import (
     sizes,
 )
 from gradmgr.ops import reduce
-from gradmgr.ops.convert import lift_together
+from gradmgr.ops.convert import lift, lift_together
 from gradmgr.ops.shape import reshape
 
 # ---------------------------------------------------------------- kernels
@@ -451,6 +451,8 @@ _weight: Function = custom(
 
 def _operands(asked: str, axes: int, x: Any, w: Any, b: Any, groups: Any) -> tuple[Any, ...]:
     """Lift input, weight and bias, check them, and return them, the shapes of input and weight, and groups."""
+    if x is None or w is None:
+        lift(None)  # which raises
     x, w, b = lift_together(x, w, b)
     check_inexact(asked, input=x, weight=w, bias=b)
     plane = "height, width" if axes == 2 else "length"

@@ -24,7 +24,16 @@ from gradmgr.nn._functions.arguments import check_floating, check_reduction, int
 from gradmgr.nn._functions.loss import SINGLE_OR_DOUBLE, check_library
 from gradmgr.ops import arithmetic
 from gradmgr.ops.arithmetic import plain_zeros
-from gradmgr.ops.convert import cast_to, is_floating, lift_together, narrow_to, untracked_value, wide_dtype, widen_half
+from gradmgr.ops.convert import (
+    cast_to,
+    is_floating,
+    lift,
+    lift_together,
+    narrow_to,
+    untracked_value,
+    wide_dtype,
+    widen_half,
+)
 from gradmgr.ops.reduce import sum
 from gradmgr.ops.shape import expand_dims, squeeze
 from gradmgr.ops.softmax import are_moderate, as_rows, by_rows, fewest_rows, is_small, log_in_two, row_dots
@@ -317,8 +326,15 @@ _cross_entropy = several(
 )
 
 
-def _class_axis(asked: str, input: Any) -> int:
+def _class_axis(asked: str, input: Any, target: Any) -> int:
     """Return the axis of the classes: the first of (C,), else the second."""
+    if input is None or target is None:
+        lift(None)  # which raises
+    if input.dtype.kind in "iu" and is_floating(target.dtype):
+        raise errors.DtypeError(
+            f"{asked}(input, target) takes scores first and labels second; found an input of dtype {input.dtype} and a "
+            f"target of dtype {target.dtype}: exchange them"
+        )
     check_floating(asked, input=input)
     axis = 0 if input.ndim < 2 else 1
     if input.ndim == 0 or not input.shape[axis]:
@@ -454,7 +470,7 @@ def nll_loss(input: Any, target: Any, weight: Any = None, ignore_index: int = -1
     if plain is not None:
         return -_pick(input, plain)
     input, target = lift_together(input, target)
-    axis = _class_axis(asked, input)
+    axis = _class_axis(asked, input, target)
     weight = _checked_weight(asked, weight, input, input.shape[axis])
     ignore_index = integer(ignore_index, "ignore_index", asked)
     labels, divisor = _read_labels(asked, input, axis, raw(target), weight, ignore_index)
@@ -506,7 +522,7 @@ def cross_entropy(
         if plain is not None:
             return _cross_entropy(input, plain)[0]
     input, target = lift_together(input, target)
-    axis = _class_axis(asked, input)
+    axis = _class_axis(asked, input, target)
     classes = input.shape[axis]
     weight = _checked_weight(asked, weight, input, classes)
     ignore_index = integer(ignore_index, "ignore_index", asked)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Never
 
 import numpy as np
 
@@ -14,7 +14,8 @@ from gradmgr._arrays.memory_order import with_channels_last
 from gradmgr._engine.context import check_may_draw
 from gradmgr._engine.op import Function, linear
 from gradmgr._engine.tensor import raw
-from gradmgr.nn._functions.arguments import check_inexact, number, one_array
+from gradmgr._engine.wrong_calls import unexpected
+from gradmgr.nn._functions.arguments import check_inexact, check_not_in_place, number, one_array
 
 # The mask, one byte per element, is a constant: derivatives of all orders use the same one.
 _dropout: Function = linear(
@@ -28,8 +29,10 @@ def dropout(
     input: Any,
     p: float = 0.5,
     training: bool = True,
+    inplace: bool = False,
     *,
     rng: np.random.Generator | None = None,
+    **_wrong: Never,
 ) -> Any:
     """Set elements to 0 with probability p and divide the others by 1 - p, as torch.nn.functional.dropout.
 
@@ -40,13 +43,14 @@ def dropout(
         input: floating-point or complex numbers.
         p: the probability, from 0 to 1.
         training: if False, the input is returned as it is.
+        inplace: exists for programs written for torch; must be False.
         rng: the generator to draw from; None for a new one, seeded from NumPy's global generator.
 
     Returns:
         The shape and dtype of `input`.
 
     Raises:
-        ValueError: p is not from 0 to 1.
+        ValueError: p is not from 0 to 1, or inplace is True.
         DtypeError: the input is of integers or booleans.
         TypeError: p is not a number; rng is a seed, or a generator of another kind.
         RandomnessError: it is called inside a vmap with randomness="error".
@@ -56,6 +60,10 @@ def dropout(
     >>> dropout(np.ones(8), 0.75, rng=np.random.default_rng(3)).tolist()
     [4.0, 4.0, 0.0, 4.0, 0.0, 0.0, 4.0, 0.0]
     """
+    if _wrong:
+        raise unexpected(dropout, _wrong)
+    if inplace:
+        check_not_in_place(inplace, "dropout")
     x = one_array(input)
     check_inexact("dropout", input=x)
     if not 0 <= number(p, "p", "dropout") <= 1:

@@ -23,7 +23,8 @@ from gradmgr._engine.op import Function
 from gradmgr._engine.tensor import Tensor, raw
 from gradmgr.nn._functions.arguments import check_floating, check_word, integer, one_array
 from gradmgr.ops import reduce
-from gradmgr.ops.convert import as_tensor, cast_to, lift_together, narrow_to, wide_dtype, widen_half
+from gradmgr.ops.arithmetic import plain_zeros
+from gradmgr.ops.convert import cast_to, lift_together, narrow_to, wide_dtype, widen_half
 from gradmgr.ops.join import stack
 from gradmgr.ops.positions import align_with_axis
 from gradmgr.ops.products import matmul
@@ -117,7 +118,7 @@ def grid_sample(
     Args:
         input: (batch, channels, height, width), or (batch, channels, depth, height, width).
         grid: the positions (batch, h, w, 2), x before y, or (batch, d, h, w, 3); -1 and 1 are the ends of an axis.
-        mode: "bilinear", also for volumes; "nearest"; or "bicubic", for planes.
+        mode: "bilinear", also for volumes; "nearest", whose derivative by the grid is 0; or "bicubic", for planes.
         padding_mode: what is outside: "zeros"; "border", the nearest number of the border; or "reflection".
         align_corners: whether -1 and 1 are the centres of the first and last numbers instead of their outer edges.
 
@@ -151,9 +152,6 @@ def grid_sample(
     wide = wide_dtype(dtype)
     x, grid = cast_to(x, wide), cast_to(grid, wide)
     sampling = _Sampling(_TAPS[mode], padding_mode, bool(align_corners), (0,) * axes)
-    if mode == "nearest":  # whose result does not depend on the grid
-        z = _sample(x, raw(grid), sampling)
-        return as_tensor(narrow_to(z, dtype)) if isinstance(grid, Tensor) else narrow_to(z, dtype)
     return narrow_to(_sample(x, grid, sampling), dtype)
 
 
@@ -167,7 +165,7 @@ class _Sampling(NamedTuple):
         taps: how many numbers along an axis are read: the nearest, two or four.
         padding_mode: what is outside.
         corners: whether -1 and 1 are the centres of the first and last numbers.
-        orders: for each axis, the order of the derivative that stands in the place of the weights.
+        orders: for each axis, the order of the derivative that is taken of the weights.
     """
 
     taps: int
@@ -232,7 +230,7 @@ class _Sampling(NamedTuple):
         return (0.0, n - 1.0) if self.corners else (-0.5, float(n))
 
     def _inside(self, place: Any, n: int) -> Any:
-        """Return the position within an axis of n numbers that a position stands for."""
+        """Return the position within an axis of n numbers that a position is moved to."""
         if self.padding_mode == "zeros":
             return place
         if self.padding_mode == "reflection":
@@ -346,7 +344,9 @@ def _of_each_image(index: Any, shape: tuple[int, ...]) -> tuple[Any, ...]:
 
 
 def _grid_vjp(g: Any, x: Any, grid: Any, sampling: _Sampling) -> Any:
-    """Return the cotangent of the positions: for each axis the sum over channels."""
+    """Return the cotangent of the positions: for each axis the sum over channels; zeros of those of the nearest."""
+    if sampling.taps == 1:
+        return plain_zeros(grid)
     lengths = x.shape[2:]
     if (kernel := _find_kernel("grid_slopes", grid, lengths, sampling, g, x)) is not None:
         made = native_kernels.empty(grid.shape, g, x, grid)
@@ -377,12 +377,16 @@ def _by_axis(t: Any) -> list[Any]:
     return [expand_dims(t[..., k], 1) for k in reversed(range(t.shape[-1]))]
 
 
-def _sample_jvp_of_grid(t: Any, x: Any, grid: Any, sampling: _Sampling) -> Any:
+def _sample_jvp_of_grid(t: Any, x: Any, grid: Any, out: Any, sampling: _Sampling) -> Any:
+    if sampling.taps == 1:
+        return plain_zeros(out)
     parts = [part * _sample(x, grid, sampling.derived(axis)) for axis, part in enumerate(_by_axis(t))]
     return sum(parts[1:], parts[0])
 
 
-def _spread_jvp_of_grid(t: Any, value: Any, grid: Any, lengths: tuple[int, ...], sampling: _Sampling) -> Any:
+def _spread_jvp_of_grid(t: Any, value: Any, grid: Any, out: Any, lengths: tuple[int, ...], sampling: _Sampling) -> Any:
+    if sampling.taps == 1:
+        return plain_zeros(out)
     parts = [_spread(value * part, grid, lengths, sampling.derived(axis)) for axis, part in enumerate(_by_axis(t))]
     return sum(parts[1:], parts[0])
 

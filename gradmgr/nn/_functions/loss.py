@@ -58,6 +58,8 @@ def _cast_alike(asked: str, input: Any, target: Any) -> tuple[Any, Any]:
         and x.shape == y.shape
     ):
         return input, target
+    if input is None or target is None:
+        lift(None)  # which raises
     input, target = lift_together(input, target)
     check_floating(asked, input=input)
     if input.shape != target.shape:

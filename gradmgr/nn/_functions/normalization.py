@@ -8,7 +8,7 @@ or the result; where kernels of gradmgr-native compute, they keep the input, mea
 from __future__ import annotations
 
 import math
-from typing import Any, Protocol
+from typing import Any, Never, Protocol
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from gradmgr._engine.custom import custom, several
 from gradmgr._engine.mutation import as_type, calls_to_write
 from gradmgr._engine.op import Function, zeros
 from gradmgr._engine.tensor import Tensor, raw, wrap
+from gradmgr._engine.wrong_calls import unexpected
 from gradmgr.nn._functions import normalization_kernels as kernels
 from gradmgr.nn._functions.arguments import check_floating, check_inexact, integer, one_array
 from gradmgr.nn._functions.normalization_blocks import (
@@ -930,7 +931,7 @@ def _check_several(shape: Shape, count: int, asked: str, of: str) -> None:
         )
 
 
-def normalize(input: Any, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> Any:
+def normalize(input: Any, p: float = 2.0, dim: int = 1, eps: float = 1e-12, **_wrong: Never) -> Any:
     """Divide by the p-norm along an axis, or by eps where that is larger, as torch.nn.functional.normalize.
 
     Args:
@@ -951,6 +952,8 @@ def normalize(input: Any, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> A
     >>> normalize(np.array([[3.0, 4.0], [0.0, 0.0]])).tolist()
     [[0.6, 0.8], [0.0, 0.0]]
     """
+    if _wrong:
+        raise unexpected(normalize, _wrong)
     x = one_array(input)
     check_inexact("normalize", input=x)
     wide = widen_half(x)

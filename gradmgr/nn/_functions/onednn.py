@@ -163,7 +163,7 @@ class _Executor:
         self.arguments = self._pack(pairs)
         self.reorder_arguments = [self._arguments_of_reorder(k) for k in range(3)]
         nbytes = plan.bytes_of_workspace
-        self.workspace = _Workspace(nbytes) if nbytes <= _KEPT else None  # to make it anew takes 4 us
+        self.workspace = _Workspace(nbytes) if nbytes <= _KEPT else None  # to make it again takes 4 us
 
     def _arguments_of_reorder(self, operand: int) -> Any:
         here, there = self.reordered[operand], self.plain_memory[operand]

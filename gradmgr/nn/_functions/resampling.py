@@ -135,7 +135,8 @@ def interpolate(
         input: (batch, channels, length), (batch, channels, height, width) or (batch, channels, depth, height, width).
         size: the new lengths, an integer for all axes or one for each.
         scale_factor: instead of size, the factor of the lengths, a number or one for each axis; lengths are rounded
-            down.
+            down. An axis whose length stays the same by that is copied, as torch does, but for "bicubic",
+            "nearest-exact", and "nearest" of lines and volumes.
         mode: "nearest", whose positions are torch's, rounded down; "nearest-exact"; "linear" for lines, "bilinear" and
             "bicubic" for planes, "trilinear" for volumes; or "area", for means of windows that cover the input.
         align_corners: for the modes in between, whether the first and last numbers of input and result coincide,
@@ -170,11 +171,13 @@ def interpolate(
         for axis, new in enumerate(lengths, 2):
             z = mean_of_windows(z, axis, new)
         return narrow_to(z, x.dtype)
+    # As torch, which copies an axis whose length stays the same in these modes alone.
+    copies = mode not in ("bicubic", "nearest-exact") and (mode != "nearest" or x.ndim == 4)
     resized: list[Taps | None] = []
     found: dict[tuple[int, int, float], Taps] = {}  # axes of equal lengths have the same
     for old, new, factor in zip(x.shape[2:], lengths, factors, strict=True):
         step = old / new if factor is None else 1 / factor
-        if new == old and factor in (None, 1):
+        if new == old and (factor in (None, 1) or copies):
             resized.append(None)
             continue
         if (old, new, step) not in found:

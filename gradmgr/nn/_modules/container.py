@@ -87,6 +87,8 @@ class _Row(Module):
 
     def extend(self, modules: Iterable[Any]) -> Self:
         """Add modules at the end, and return self."""
+        if not isinstance(modules, Iterable):
+            raise TypeError(f"{type(self).__name__} takes a list of Modules; found {_describe_found(modules)}")
         free = (str(k) for k in count(len(self._names())) if str(k) not in self._kinds)
         new = [self._checked(module) for module in modules]
         run_atomically(_calls_to_add(self, MODULE, dict(zip(free, new, strict=False))))

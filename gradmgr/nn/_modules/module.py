@@ -19,6 +19,7 @@ from gradmgr._engine.parameter import Parameter, parameter_around
 from gradmgr._engine.row_sparse import zeros_like
 from gradmgr._engine.tensor import Tensor, tensor, wrap
 from gradmgr._engine.tensor_capture import call_whole, see
+from gradmgr._engine.wrong_calls import explain
 from gradmgr.nn._modules.module_hooks import BackwardHook, InputGradients, WithKeywords
 from gradmgr.nn._modules.state import convert, fitting_values, read_target, write_all
 
@@ -151,7 +152,13 @@ class Module:
             if capturing() is not None:
                 self._see()
             if self._pre_hooks is None and self._post_hooks is None:
-                return self.forward(*args, **kwargs)
+                try:
+                    return self.forward(*args, **kwargs)
+                except TypeError as error:
+                    explain(error, self.forward, f"{type(self).__name__}.forward", called="layer")
+                    if str(error).startswith("expected "):
+                        errors.put_name(error, type(self).__name__)
+                    raise
             return self._call_with_hooks(args, kwargs)
 
     def _call_with_hooks(self, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
