@@ -458,10 +458,22 @@ def test_a_gradient_of_a_primitive_has_the_dtype_of_its_argument():
 
 
 def test_a_derivative_for_a_function_that_is_no_primitive_is_refused():
-    with pytest.raises(TypeError, match="gradmgr's own rules hold for NumPy's functions"):
-        extend.defvjp(anp.sin, lambda ans, x: lambda g: g)
+    with pytest.raises(TypeError, match="wrap it with primitive"):
+        extend.defvjp(np.hypot, lambda ans, x: lambda g: g)
     with pytest.raises(TypeError, match="must be a function or None"):
         extend.defvjp(extend.primitive(abs), 3)
+
+
+def test_a_derivative_for_a_function_of_the_layer_is_not_used_and_warns():
+    zero = lambda *args, **kwargs: lambda g: 0.0 * g  # noqa: E731  # of any signature
+    for declare, rule in [
+        *[(declare, zero) for declare in (extend.defvjp, extend.defvjp_argnum, extend.defvjp_argnums)],
+        *[(declare, zero()) for declare in (extend.defjvp, extend.defjvp_argnum, extend.defjvp_argnums)],
+    ]:
+        with pytest.warns(UserWarning, match=f"{declare.__name__}: sin keeps the derivative that gradmgr has"):
+            declare(anp.sin, rule)
+    close(ag.elementwise_grad(anp.sin)(X), np.cos(X))
+    close(ag.make_jvp(anp.sin)(X)(X)[1], X * np.cos(X))
 
 
 def test_a_complex_primitive_follows_autograds_convention():
@@ -494,12 +506,13 @@ def test_traced_values_are_seen_as_what_they_hold():
         assert isinstance(x, anp.numpy_boxes.ArrayBox)
         assert isinstance(x, extend.Box)
         seen.extend([tracer.isbox(x), tracer.getval(x), builtins.isinstance(x, np.ndarray), builtins.type(x)])
-        return anp.sum(x)
+        seen.append(type(anp.sum(x)._value))
+        return anp.sum(x * x._value)
 
-    ag.grad(f)(X)
+    assert ag.grad(f)(X).tolist() == X.tolist()
     assert seen[0] is True
     assert seen[1].tolist() == X.tolist()
-    assert seen[2:] == [True, np.ndarray]
+    assert seen[2:] == [True, np.ndarray, np.float64]
     assert not tracer.isbox(X)
     assert not isinstance(X, extend.Box)
     assert issubclass(type(gradmgr.tensor(1.0)), extend.Box)

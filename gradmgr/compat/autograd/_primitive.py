@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -330,14 +331,23 @@ def _zeros(x: Any) -> Any:
 
 
 def _checked(fun: Any, asked: str) -> Primitive:
+    """Return the primitive that a rule is declared for; for a function of gradmgr's one that nothing calls, and warn."""
     if isinstance(fun, functools.partial):
         fun = fun.func
-    if not isinstance(fun, Primitive):
-        raise TypeError(
-            f"{asked} declares the derivative of a function that `primitive` made; found {fun!r}: gradmgr's own rules "
-            "hold for NumPy's functions; wrap another function with primitive(...)"
+    if isinstance(fun, Primitive):
+        return fun
+    if (getattr(fun, "__module__", None) or "").startswith("gradmgr."):
+        warnings.warn(
+            f"{asked}: {fun.__name__} keeps the derivative that gradmgr has for it, and the one declared here is not "
+            f"used; to use it, declare it for primitive({fun.__name__}) and call that",
+            UserWarning,
+            stacklevel=3,
         )
-    return fun
+        return Primitive(fun)
+    raise TypeError(
+        f"{asked} declares the derivative of a function that `primitive` made; found {fun!r}; wrap it with "
+        "primitive(...) and declare it for what that returns"
+    )
 
 
 def _by_argnum(makers: Sequence[Any], argnums: Iterable[int] | None, asked: str) -> dict[int, Any]:
