@@ -331,7 +331,7 @@ def _zeros(x: Any) -> Any:
 
 
 def _checked(fun: Any, asked: str) -> Primitive:
-    """Return the primitive that a rule is declared for; for a function of gradmgr's one that nothing calls, and warn."""
+    """Return the primitive to declare a rule for; for a function of gradmgr's warn, and return one that nothing calls."""
     if isinstance(fun, functools.partial):
         fun = fun.func
     if isinstance(fun, Primitive):
