@@ -331,7 +331,7 @@ def _zeros(x: Any) -> Any:
 
 
 def _checked(fun: Any, asked: str) -> Primitive:
-    """Return the primitive to declare a rule for; for a function of gradmgr's warn, and return one that nothing calls."""
+    """Return the primitive to declare a rule for; for gradmgr's own functions warn, and return one never called."""
     if isinstance(fun, functools.partial):
         fun = fun.func
     if isinstance(fun, Primitive):
