@@ -9,7 +9,7 @@ What it cannot do, as it depends on the inside of autograd's tracer:
   dicts and dataclasses. `Box`, `VSpace.register`, `tracer.Node`, `trace` and `new_box` raise an error that says so;
   `VJPNode` and `JVPNode` are names for `register_notrace` only.
 * `defvjp` and `defjvp` for a function that the program did not make with `primitive`, such as NumPy's: gradmgr's own
-  rules hold.
+  rules hold, with a warning.
 * Readers of autograd's graph: `full_graph` raises; `gradmgr.graph` shows gradmgr's. `const_graph` is `gradmgr.compile`,
   which checks what autograd takes on trust.
 * Derivatives by `longdouble` and `clongdouble`.

@@ -97,12 +97,13 @@ def clip(
 
     One bound alone will do, as the Array API standard has it.
     """
-    given = [bound is not _NOT_GIVEN for bound in (min, max, a_min, a_max)]
-    if any(given[:2]) and any(given[2:]):
+    if min is _NOT_GIVEN and max is _NOT_GIVEN:
+        min, max = a_min, a_max
+    elif a_min is not _NOT_GIVEN or a_max is not _NOT_GIVEN:
         raise ValueError("clip: passing `min` or `max` when `a_min` and `a_max` are provided is forbidden")
-    low, high = (min, max) if any(given[:2]) else (a_min, a_max)
-    low, high = (None if bound is _NOT_GIVEN else bound for bound in (low, high))
-    if not any(isinstance(t, Tensor) for t in (a, low, high, out, *kwargs.values())):
+    low = None if min is _NOT_GIVEN else min
+    high = None if max is _NOT_GIVEN else max
+    if not (isinstance(a, Tensor) or any(isinstance(t, Tensor) for t in (low, high, out, *kwargs.values()))):
         return np.clip(a, low, high, out=out, **kwargs)
     unknown = kwargs.keys() - {"where", "dtype"}
     if unknown:

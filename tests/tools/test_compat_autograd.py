@@ -86,8 +86,10 @@ def test_a_wrong_argnum_is_refused(argnum):
 
 
 def test_a_function_that_does_not_depend_on_its_argument_has_zeros_and_a_warning():
-    with pytest.warns(UserWarning, match="independent of input"):
-        assert ag.grad(lambda x: 3.0)(X).tolist() == [0.0, 0.0, 0.0]
+    for derivative in (ag.grad, ag.elementwise_grad, ag.jacobian):
+        with pytest.warns(UserWarning, match="independent of input") as warned:
+            assert derivative(lambda x: 3.0)(X).tolist() == [0.0, 0.0, 0.0]
+        assert warned[0].filename == __file__
 
 
 def test_value_and_grad():
@@ -350,6 +352,28 @@ def test_a_primitive_of_containers_with_vjp_and_jvp():
     close(ag.make_jvp(f)({"a": X})({"a": X})[1], np.sum(X * 6 * (2 * X + 3)))
 
 
+def test_the_tangent_of_a_constant_number_in_a_container_is_zero():
+    product = extend.primitive(lambda pair: pair[0] * pair[1])
+    extend.defjvp(product, lambda g, ans, pair: g[0] * pair[1] + pair[0] * g[1])
+    assert ag.make_jvp(lambda x: product([x, 2.0]))(3.0)(1.0) == (6.0, 2.0)
+
+
+def test_an_argument_whose_rule_is_none_has_a_tangent_of_zeros():
+    pair = extend.primitive(lambda x, y: [3.0 * y, x])
+    extend.defjvp(pair, None, lambda g, ans, x, y: [3.0 * g, 0.0 * g])
+    assert ag.make_jvp(lambda x: pair(x, 2.0 * x))(1.0)(1.0) == ([6.0, 1.0], [6.0, 0.0])
+
+
+def test_a_function_without_trace_takes_plain_values_and_gives_a_constant():
+    @extend.notrace_primitive
+    def total(pair, scale=1.0):
+        return scale * float(sum(map(type(X).sum, pair)))
+
+    close(ag.grad(lambda x: anp.sum(x) * total((x, 2 * x), scale=2.0))(X), np.full(3, 6 * X.sum()))
+    with pytest.raises(TypeError, match="notrace_primitive"):
+        extend.notrace_primitive(3)
+
+
 def test_vjps_and_jvps_may_be_declared_for_chosen_arguments_and_for_all_at_once():
     def product():
         return extend.primitive(lambda a, b: a * b)
@@ -458,10 +482,24 @@ def test_a_gradient_of_a_primitive_has_the_dtype_of_its_argument():
 
 
 def test_a_derivative_for_a_function_that_is_no_primitive_is_refused():
-    with pytest.raises(TypeError, match="gradmgr's own rules hold for NumPy's functions"):
-        extend.defvjp(anp.sin, lambda ans, x: lambda g: g)
+    with pytest.raises(TypeError, match="wrap it with primitive"):
+        extend.defvjp(np.hypot, lambda ans, x: lambda g: g)
     with pytest.raises(TypeError, match="must be a function or None"):
         extend.defvjp(extend.primitive(abs), 3)
+
+
+def test_a_derivative_for_a_function_of_the_layer_is_not_used_and_warns():
+    def zero(*args, **kwargs):
+        return lambda g: 0.0 * g
+
+    for declare, rule in [
+        *[(declare, zero) for declare in (extend.defvjp, extend.defvjp_argnum, extend.defvjp_argnums)],
+        *[(declare, zero()) for declare in (extend.defjvp, extend.defjvp_argnum, extend.defjvp_argnums)],
+    ]:
+        with pytest.warns(UserWarning, match=f"{declare.__name__}: sin keeps the derivative that gradmgr has"):
+            declare(anp.sin, rule)
+    close(ag.elementwise_grad(anp.sin)(X), np.cos(X))
+    close(ag.make_jvp(anp.sin)(X)(X)[1], X * np.cos(X))
 
 
 def test_a_complex_primitive_follows_autograds_convention():
@@ -494,12 +532,13 @@ def test_traced_values_are_seen_as_what_they_hold():
         assert isinstance(x, anp.numpy_boxes.ArrayBox)
         assert isinstance(x, extend.Box)
         seen.extend([tracer.isbox(x), tracer.getval(x), builtins.isinstance(x, np.ndarray), builtins.type(x)])
-        return anp.sum(x)
+        seen.append(type(anp.sum(x)._value))
+        return anp.sum(x * x._value)
 
-    ag.grad(f)(X)
+    assert ag.grad(f)(X).tolist() == X.tolist()
     assert seen[0] is True
     assert seen[1].tolist() == X.tolist()
-    assert seen[2:] == [True, np.ndarray]
+    assert seen[2:] == [True, np.ndarray, np.float64]
     assert not tracer.isbox(X)
     assert not isinstance(X, extend.Box)
     assert issubclass(type(gradmgr.tensor(1.0)), extend.Box)
@@ -756,6 +795,9 @@ def test_what_depends_on_autograds_nodes_and_boxes_is_refused_in_words(use):
 
 def test_small_functions_of_util_and_numpy_vjps():
     assert util.subval((1, 2), 0, 3) == (3, 2)
+    assert util.subvals([1, 2, 3], [(0, "a"), (-1, "c")]) == ("a", 2, "c")
+    with pytest.raises(IndexError, match="there is no element 2 of 2"):
+        util.subvals((1, 2), [(2, 0)])
     assert util.func(anp.sin) is anp.sin
     with pytest.warns(DeprecationWarning, match="check_grads"):
         util.quick_grad_check(lambda x, y: x**2 * y, 1.0, (2.0,))
@@ -764,7 +806,10 @@ def test_small_functions_of_util_and_numpy_vjps():
     with pytest.warns(DeprecationWarning, match="check_grads"), pytest.raises(AssertionError, match="failed"):
         util.quick_grad_check(wrong, 1.0)
     rules = anp.numpy_vjps
-    close(rules.unbroadcast(M, ((1, 3), 2, np.dtype(float), False)), M.sum(axis=0)[None])
+    target = anp.metadata(np.ones((1, 3)))
+    assert target == ((1, 3), 2, np.dtype(float), False)
+    close(rules.unbroadcast(M, target), M.sum(axis=0)[None])
+    assert anp.metadata(1j) == ((), 0, np.dtype(complex), True)
     assert rules.match_complex(1.0, 2.0 + 1j) == 2.0
     assert rules.match_complex(1j, 2.0) == 2.0 + 0j
     close(rules.balanced_eq(X, np.maximum(X, 1.2), np.full(3, 1.2)), [0.0, 0.5, 1.0])
@@ -772,6 +817,19 @@ def test_small_functions_of_util_and_numpy_vjps():
     close(anp.linalg.T(M), M.T)
     assert isinstance({}, builtins.DictBox)
     assert isinstance([], builtins.SequenceBox)
+
+
+def test_an_operator_of_functions_of_one_argument_takes_any_argument_or_several():
+    at = ag.wrap_util.unary_to_nary(lambda f, x, factor=1: (f.__name__, x, factor * f(x)))
+
+    def weigh(a, b, c, unit=0):
+        return 100 * a + 10 * b + c + unit
+
+    assert at(weigh)(1, 2, 3) == ("weigh", 1, 123)
+    assert at(weigh, 2, factor=2)(1, 2, 3, unit=0.5) == ("weigh", 3, 247.0)
+    assert at(weigh, (2, 0))(1, 2, 3) == ("weigh", (3, 1), 123)
+    with pytest.raises(IndexError, match="there is no argument 3, as 3 were given by position"):
+        at(weigh, 3)(1, 2, 3)
 
 
 def test_a_derivative_is_named_by_its_function():
@@ -972,6 +1030,7 @@ def test_special_functions_of_several_arguments():
 def test_linear_algebra_of_scipy():
     linalg, ours = pytest.importorskip("scipy.linalg"), ag.scipy.linalg
     check_scipy(ours.sqrtm, linalg.sqrtm, (POSITIVE + 0.1 * M,), (0,))
+    check_scipy(ours.expm, linalg.expm, (M,), (0,))
     test_util.check_grads(ours.solve_sylvester, (0, 1, 2))(M, POSITIVE, M.T)
     check_scipy(ours.solve_sylvester, linalg.solve_sylvester, (M, POSITIVE, M.T), (0, 1, 2))
     for lower in (False, True):

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from gradmgr import errors
 from gradmgr.compat.autograd._primitive import Primitive, VjpMaker, defvjp
 from gradmgr.compat.autograd._vspace import vspace
 
@@ -36,10 +36,9 @@ class OldPrimitive(Primitive):
         self._rules: dict[int, VjpMaker | None] = {}  # by argument
 
     def _declare(self, method: str, rules: dict[int, VjpMaker | None]) -> None:
-        warnings.warn(
+        errors.warn(
             f"the method {method} of a primitive is deprecated; write autograd.extend.defvjp(f, rule, ...)",
             DeprecationWarning,
-            stacklevel=3,
         )
         self._rules = {**self._rules, **rules}
         defvjp(self, *self._rules.values(), argnums=self._rules)

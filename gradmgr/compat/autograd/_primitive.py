@@ -29,7 +29,7 @@ from gradmgr.compat.autograd._primitive_op import (
     simplest,
     vjp_maker_of,
 )
-from gradmgr.compat.autograd._recording import conjugate
+from gradmgr.compat.autograd._recording import conjugate, zeros_like
 from gradmgr.function import Function
 
 VjpMaker = Callable[..., Any]
@@ -116,6 +116,11 @@ def untraced(tree: Any) -> Any:
     return rebuilt(tree, iter([leaf._array[()] if isinstance(leaf, Tensor) else leaf for leaf in leaves_of(tree)]))
 
 
+def holds_traced(tree: Any) -> bool:
+    """Tell whether nested containers hold a Tensor."""
+    return any(isinstance(leaf, Tensor) for leaf in leaves_of(tree))
+
+
 class Primitive:
     """A function that is recorded as one operation; see `primitive`.
 
@@ -163,7 +168,7 @@ class Primitive:
             kwargs: the others.
             made: what the function returned, where it was called already.
         """
-        if not any(isinstance(leaf, Tensor) for leaf in leaves_of(list(args))):
+        if not holds_traced(list(args)):
             return dense(self.fun(*args, **kwargs))
         if self.untraced and self.untraced.issuperset(_modes()):
             return dense(self.fun(*untraced(list(args)), **kwargs))
@@ -295,7 +300,7 @@ class _PrimitiveFunction(Function):
         gs = []
         for k in argnums:
             leaves = enumerate(leaves_of(args[k]))
-            gs.append(rebuilt(args[k], iter([by_place.get((k, j), _zeros(leaf)) for j, leaf in leaves])))
+            gs.append(rebuilt(args[k], iter([by_place.get((k, j), zeros_like(leaf)) for j, leaf in leaves])))
         made = leaves_of(maker(argnums, gs, ans, tuple(args), call.kwargs))
         return tuple([fitted(t, y) for t, y in zip(made, leaves_of(ans), strict=True)])
 
@@ -318,26 +323,26 @@ def _saved(ctx: Any) -> tuple[_Call, list[Any], Any]:
     return call, saved[:count], call.results(saved[count:])
 
 
-def _zeros(x: Any) -> Any:
-    return (
-        np.zeros_like(x._array if isinstance(x, Tensor) else x)
-        if isinstance(x, (Tensor, np.ndarray, np.generic))
-        else x
-    )
-
-
 # ---------------------------------------------------------------- declaring derivatives
 
 
 def _checked(fun: Any, asked: str) -> Primitive:
+    """Return the primitive to declare a rule for; for gradmgr's own functions warn, and return one never called."""
     if isinstance(fun, functools.partial):
         fun = fun.func
-    if not isinstance(fun, Primitive):
-        raise TypeError(
-            f"{asked} declares the derivative of a function that `primitive` made; found {fun!r}: gradmgr's own rules "
-            "hold for NumPy's functions; wrap another function with primitive(...)"
+    if isinstance(fun, Primitive):
+        return fun
+    if (getattr(fun, "__module__", None) or "").startswith("gradmgr."):
+        errors.warn(
+            f"{asked}: {fun.__name__} keeps the derivative that gradmgr has for it, and the one declared here is not "
+            f"used; to use it, declare it for primitive({fun.__name__}) and call that",
+            UserWarning,
         )
-    return fun
+        return Primitive(fun)
+    raise TypeError(
+        f"{asked} declares the derivative of a function that `primitive` made; found {fun!r}; wrap it with "
+        "primitive(...) and declare it for what that returns"
+    )
 
 
 def _by_argnum(makers: Sequence[Any], argnums: Iterable[int] | None, asked: str) -> dict[int, Any]:
@@ -500,7 +505,7 @@ def defjvp(fun: Any, *jvpfuns: Any, argnums: Iterable[int] | None = None) -> Non
     def along(argnum: int, g: Any, ans: Any, args: Any, kwargs: Any) -> Any:
         rule = _rule(table, argnum, known, "the jvp")
         if rule is None:
-            return rebuilt(ans, iter([_zeros(y) for y in leaves_of(ans)]))
+            return rebuilt(ans, iter([zeros_like(y) for y in leaves_of(ans)]))
         if rule == "same":
             return known(*args[:argnum], g, *args[argnum + 1 :], **kwargs)
         return rule(g, ans, *args, **kwargs)

@@ -6,7 +6,6 @@ and out. Tangents are the same in both.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -66,7 +65,9 @@ class Point:
             return conjugate(_scalar_or_array(new_tensors(found)[0], self.leaves[0]))
         made = iter(new_tensors(found))
         pairs = zip(self.leaves, self.is_varied, strict=True)
-        leaves = [conjugate(_scalar_or_array(next(made), leaf)) if varied else _zero(leaf) for leaf, varied in pairs]
+        leaves = [
+            conjugate(_scalar_or_array(next(made), leaf)) if varied else zeros_like(leaf) for leaf, varied in pairs
+        ]
         return rebuilt(self.given, iter(leaves))
 
 
@@ -83,8 +84,11 @@ def _as_floating(leaf: Any) -> Any:
     return leaf
 
 
-def _zero(leaf: Any) -> Any:
-    return np.zeros_like(leaf)[()] if isinstance(leaf, (int, np.ndarray, np.generic)) else None
+def zeros_like(value: Any) -> Any:
+    """Return zeros like an array or a number, without axes as a NumPy scalar; None for anything else."""
+    value = raw(value)
+    is_number = libraries.is_array(value) or isinstance(value, (int, float, complex))
+    return np.zeros_like(value)[()] if is_number else None
 
 
 def conjugate(value: Any) -> Any:
@@ -117,7 +121,7 @@ class Recording:
         self._made = made
         self._tracked = [isinstance(y, Tensor) and self._pullback.tape.node_id_of(y) is not None for y in outs]
         if not any(self._tracked):
-            warnings.warn("Output seems independent of input.", UserWarning, stacklevel=4)
+            errors.warn("Output seems independent of input.", UserWarning)
         self.value = rebuilt(made, iter(map(as_plain, outs)))
         self._outs = outs
 
@@ -176,14 +180,10 @@ def value_and_tangent(fun: Function, x: Any, v: Any) -> tuple[Any, Any]:
     made, tangents = forward.run(run)
     outs = [as_plain(y) for y in leaves_of(made)]
     filled = [
-        _zeros_like(y) if t is None else as_plain(t) if isinstance(t, Tensor) else t[()]
+        zeros_like(y) if t is None else as_plain(t) if isinstance(t, Tensor) else t[()]
         for t, y in zip(tangents, outs, strict=True)
     ]
     return rebuilt(made, iter(outs)), rebuilt(made, iter(filled))
-
-
-def _zeros_like(y: Any) -> Any:
-    return np.zeros_like(raw(y))[()] if isinstance(y, (Tensor, np.ndarray, np.generic, int, float, complex)) else None
 
 
 def _as_tangent(v: Any, t: Tensor) -> Any:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -14,10 +13,11 @@ import gradmgr.numpy as gnp
 from gradmgr import errors
 from gradmgr._arrays import libraries
 from gradmgr._engine.containers import leaves_of
-from gradmgr._engine.tensor import Tensor, raw
+from gradmgr._engine.tensor import raw
 from gradmgr._transforms import checkpoint as _checkpoints
 from gradmgr.compat.autograd import core
-from gradmgr.compat.autograd._recording import Recording, value_and_tangent
+from gradmgr.compat.autograd._primitive import holds_traced
+from gradmgr.compat.autograd._recording import Recording, value_and_tangent, zeros_like
 from gradmgr.compat.autograd._vspace import vspace
 from gradmgr.compat.autograd.wrap_util import unary_to_nary
 
@@ -189,7 +189,7 @@ def holomorphic_grad(fun: Function, x: Any) -> Any:
     np.complex128(2+4j)
     """
     if _array(x).dtype.kind != "c":
-        warnings.warn("Input to holomorphic_grad is not complex", UserWarning, stacklevel=3)
+        errors.warn("Input to holomorphic_grad is not complex", UserWarning)
     return grad(lambda x: gnp.real(fun(x)))(x)
 
 
@@ -346,12 +346,8 @@ def grad_and_aux(fun: Function, x: Any) -> Any:
 
     recording = Recording(first, x)
     value, more = recording.value
-    weights = (np.ones(np.shape(_array(value))), *[_zeros(leaf) for leaf in leaves_of(more)])
+    weights = (np.ones(np.shape(_array(value))), *map(zeros_like, leaves_of(more)))
     return recording.vjp(weights, last=True), more
-
-
-def _zeros(leaf: Any) -> Any:
-    return np.zeros_like(_array(leaf)) if isinstance(leaf, (Tensor, np.ndarray, np.generic, float)) else 0.0
 
 
 def multigrad_dict(fun: Function) -> Function:
@@ -395,7 +391,7 @@ def checkpoint(fun: Function) -> Function:
 
     @functools.wraps(fun, updated=())
     def call(*args: Any, **kwargs: Any) -> Any:
-        if not any(isinstance(leaf, Tensor) for leaf in leaves_of([args, kwargs])):
+        if not holds_traced([args, kwargs]):
             return fun(*args, **kwargs)
         return _checkpoints.checkpoint(fun, *args, **kwargs)
 

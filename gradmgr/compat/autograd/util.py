@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from gradmgr import errors
 from gradmgr.compat.autograd.test_util import check_grads
 
 __all__ = ["func", "quick_grad_check", "subval", "subvals"]
@@ -78,7 +78,5 @@ def quick_grad_check(
     ...     warnings.simplefilter("always")
     ...     quick_grad_check(lambda x, y: numpy.sum(x * y), numpy.array([1.0, 2.0]), (3.0,))
     """
-    warnings.warn(
-        "quick_grad_check is deprecated; write autograd.test_util.check_grads", DeprecationWarning, stacklevel=2
-    )
+    errors.warn("quick_grad_check is deprecated; write autograd.test_util.check_grads", DeprecationWarning)
     check_grads(lambda x: fun(x, *extra_args, **(kwargs or {})), modes=["rev"], order=1)(arg0)

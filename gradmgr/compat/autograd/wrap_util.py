@@ -38,25 +38,8 @@ def unary_to_nary(unary_operator: Callable[..., Any]) -> Callable[..., Any]:
 
         @functools.wraps(fun, updated=())
         def nary_f(*args: Any, **kwargs: Any) -> Any:
-            try:
-                x = args[argnum] if isinstance(argnum, int) else tuple([args[k] for k in argnum])
-            except IndexError:
-                raise IndexError(
-                    f"{nary_f.__name__}: there is no argument {argnum}, as {len(args)} were given by position; what is "
-                    "differentiated by is passed by position"
-                ) from None
-
-            def unary_f(x: Any) -> Any:
-                given = list(args)
-                if isinstance(argnum, int):
-                    given[argnum] = x
-                else:
-                    for k, part in zip(argnum, x, strict=True):
-                        given[k] = part
-                return fun(*given, **kwargs)
-
-            unary_f.__name__ = getattr(fun, "__name__", "fun")
-            return unary_operator(unary_f, x, *op_args, **op_kwargs)
+            x = _chosen(args, argnum, nary_f.__name__)
+            return unary_operator(_of_chosen(fun, argnum, args, kwargs), x, *op_args, **op_kwargs)
 
         of = getattr(fun, "__name__", "fun")
         nary_f.__name__ = f"{name}_of_{of}_wrt_argnum_{argnum}"
@@ -66,3 +49,32 @@ def unary_to_nary(unary_operator: Callable[..., Any]) -> Callable[..., Any]:
         return nary_f
 
     return nary_operator
+
+
+def _chosen(args: tuple[Any, ...], argnum: int | Sequence[int], asked: str) -> Any:
+    """Return the argument of a number, or the tuple of those of several."""
+    try:
+        return args[argnum] if isinstance(argnum, int) else tuple([args[k] for k in argnum])
+    except IndexError:
+        raise IndexError(
+            f"{asked}: there is no argument {argnum}, as {len(args)} were given by position; what is differentiated "
+            "by is passed by position"
+        ) from None
+
+
+def _of_chosen(
+    fun: Callable[..., Any], argnum: int | Sequence[int], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Callable[[Any], Any]:
+    """Return a function of the arguments that `_chosen` gives, with the others as they are."""
+
+    def unary_f(x: Any) -> Any:
+        given = list(args)
+        if isinstance(argnum, int):
+            given[argnum] = x
+        else:
+            for k, part in zip(argnum, x, strict=True):
+                given[k] = part
+        return fun(*given, **kwargs)
+
+    unary_f.__name__ = getattr(fun, "__name__", "fun")
+    return unary_f

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as _numpy
 
 from gradmgr.compat.autograd.numpy import _functions, fft, linalg, numpy_boxes, numpy_vjps, random
-from gradmgr.compat.autograd.numpy._functions import make_diagonal
+from gradmgr.compat.autograd.numpy._functions import make_diagonal, metadata
 
 __version__ = numpy_version = _numpy.__version__
 
@@ -25,6 +25,7 @@ __all__ = [
     "fft",
     "linalg",
     "make_diagonal",
+    "metadata",
     "numpy_boxes",
     "numpy_version",
     "numpy_vjps",

@@ -12,7 +12,7 @@ import numpy
 import gradmgr.numpy as gnp
 from gradmgr._engine.containers import leaves_of
 from gradmgr._engine.tensor import Tensor
-from gradmgr.compat.autograd._primitive import notrace_primitive, untraced
+from gradmgr.compat.autograd._primitive import holds_traced, notrace_primitive, untraced
 
 # Functions that take values, which may be traced, and give Tensors in gradmgr.numpy.
 _OF_VALUES = frozenset(
@@ -41,11 +41,6 @@ def _of_values(name: str) -> Callable[..., Any]:
         return (traced if holds_traced(args) or holds_traced(kwargs) else plain)(*args, **kwargs)
 
     return function
-
-
-def holds_traced(tree: Any) -> bool:
-    """Tell whether nested containers hold a Tensor."""
-    return any(isinstance(leaf, Tensor) for leaf in leaves_of(tree))
 
 
 class _Joined:
@@ -105,6 +100,17 @@ def make_diagonal(D: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> An
     if (offset, axis1, axis2) != (0, -1, -2):
         raise NotImplementedError("make_diagonal takes offset=0, axis1=-1, axis2=-2 only, as autograd's")
     return gnp.expand_dims(D, -1) * numpy.eye(numpy.shape(D)[-1])
+
+
+def metadata(A: Any) -> tuple[Any, int, Any, bool]:  # noqa: N803  # autograd's name
+    """Return the shape, the number of axes and the dtype of an array, and whether it is complex.
+
+    >>> import numpy
+    >>> from gradmgr.compat.autograd.numpy import metadata
+    >>> metadata(numpy.ones((2, 3)))
+    ((2, 3), 2, dtype('float64'), False)
+    """
+    return gnp.shape(A), gnp.ndim(A), gnp.result_type(A), gnp.iscomplexobj(A)
 
 
 def where(condition: Any, *args: Any, **kwargs: Any) -> Any:

@@ -7,9 +7,7 @@ from importlib import import_module
 from typing import Any
 
 from gradmgr import errors
-from gradmgr._engine.containers import leaves_of
-from gradmgr._engine.tensor import Tensor
-from gradmgr.compat.autograd._primitive import Primitive
+from gradmgr.compat.autograd._primitive import Primitive, holds_traced
 
 
 def late(module: str, name: str) -> Callable[..., Any]:
@@ -43,8 +41,7 @@ def plain_or(module: str, name: str, formula: Callable[..., Any]) -> Callable[..
     plain = late(module, name)
 
     def function(*args: Any, **kwargs: Any) -> Any:
-        is_traced = any(isinstance(leaf, Tensor) for leaf in leaves_of([args, kwargs]))
-        return (formula if is_traced else plain)(*args, **kwargs)
+        return (formula if holds_traced([args, kwargs]) else plain)(*args, **kwargs)
 
     function.__name__ = function.__qualname__ = name
     function.__doc__ = f"Return `scipy.{module}.{name}`, differentiable."
