@@ -90,7 +90,7 @@ def draw(true, found, waves, curve):
     figure.colorbar(picture, ax=maps[:2], label="speed of sound, mm/us", location="left")
     extent = (0, waves.shape[2], len(waves) * DT, 0)
     maps[2].imshow(waves[:, 0], aspect="auto", cmap="RdBu", vmin=-0.3, vmax=0.3, extent=extent)
-    maps[2].set(title="recordings of the first pulse", xlabel="sensor", ylabel="us")
+    maps[2].set(title="recordings of the first pulse", xlabel="sensor", ylabel="time, us")
     maps[3].semilogy(curve)
     maps[3].set(title="misfit", xlabel="iteration")
     return figure

@@ -80,7 +80,7 @@ def train(weights, sines, steps, tasks=16, points=10):
 
 def draw(weights, sines, curve, points=10):
     figure, width = Figure(figsize=(13, 3.4), layout="constrained"), min(50, len(curve))
-    panels = figure.subplots(1, 4)
+    panels = figure.subplots(1, 4, subplot_kw={"xlabel": "x"})
     panels[0].semilogy(range(width - 1, len(curve)), numpy.convolve(curve, numpy.full(width, 1 / width), "valid"))
     panels[0].set(title=f"error after three steps, mean of {width}", xlabel="step of training")
     line = numpy.linspace(-5, 5, 200)[None, :, None]

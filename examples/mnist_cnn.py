@@ -85,8 +85,8 @@ def read_all(model, images, device):
 def draw(losses, images, labels, read):
     figure = Figure(figsize=(12, 5), layout="constrained")
     left, right = figure.subfigures(1, 2)
-    left.subplots().semilogy(numpy.linspace(0, len(losses), losses.size), losses.ravel(), label="loss, by epoch")
-    left.legend(loc="upper right")
+    curve = left.subplots(subplot_kw={"title": "Loss in training", "xlabel": "epoch", "ylabel": "cross entropy"})
+    curve.semilogy(numpy.linspace(0, len(losses), losses.size), losses.ravel())
     right.suptitle("What it reads in images it never saw; mistakes first, in red")
     for k, panel in zip(numpy.argsort(read == labels, stable=True), right.subplots(4, 6).flat, strict=False):
         panel.set_title(f"{read[k]} (is {labels[k]})", color="black" if read[k] == labels[k] else "red")

@@ -83,12 +83,12 @@ def draw(plate, true, found, u, curve):
     maps = figure.subplots(1, 4)
     for panel, values in (maps[0], true), (maps[1], found):
         picture = panel.imshow(numpy.exp(values), vmin=0, vmax=5)
-    figure.colorbar(picture, ax=maps[:2], location="left")
+    figure.colorbar(picture, ax=maps[:2], label="conductivity", location="left")
     maps[2].imshow(u.reshape(true.shape), cmap="inferno")
     maps[2].plot(*numpy.divmod(plate.sensors, len(true))[::-1], "w.", markersize=1.5)
     maps[3].semilogy(curve)
-    for panel, title in zip(maps, ("conductivity", "as found", "temperature, sensors", "loss"), strict=True):
-        panel.set(title=title)
+    for panel, title in zip(maps, ("the plate", "as found", "temperature, sensors", "loss"), strict=True):
+        panel.set(title=title, xlabel="cell" if panel is not maps[3] else "iteration of L-BFGS")
     return figure
 
 

@@ -104,8 +104,8 @@ def load(f: str | os.PathLike[str], into: Any = None, *, device: str = "cpu") ->
         device: where Tensors and arrays are put; what is loaded `into` a Tensor goes to its device.
 
     Returns:
-        Without `into` the nested object: Tensors where Tensors were, arrays where arrays were, new generators in the
-        saved state, and for an object with `state_dict()` that state. With `into` the rest, which it did not name.
+        Without `into` the nested object, with Tensors where Tensors were, arrays where arrays were, new generators in
+        the saved state, and for an object with `state_dict()` that state. With `into` the rest, which it did not name.
 
     Raises:
         StateError: the file was not written by `save`, is damaged, or of a newer version; or it does not fit `into`:

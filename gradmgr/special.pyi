@@ -117,13 +117,13 @@ i1: Function1
 i1e: Function1
 """Compute `scipy.special.i1e` of Tensors or arrays, differentiably."""
 iv: Function2
-"""Return the Bessel function of order v as `scipy.special.iv`; v is a constant."""
+"""Return the Bessel function whose order comes first as `scipy.special.iv`; the order is a constant."""
 j0: Function1
 """Compute `scipy.special.j0` of Tensors or arrays, differentiably."""
 j1: Function1
 """Compute `scipy.special.j1` of Tensors or arrays, differentiably."""
 jv: Function2
-"""Return the Bessel function of order v as `scipy.special.jv`; v is a constant."""
+"""Return the Bessel function whose order comes first as `scipy.special.jv`; the order is a constant."""
 kl_div: Function2
 """Compute `scipy.special.kl_div` of Tensors or arrays, differentiably."""
 log1p: Function1

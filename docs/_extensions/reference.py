@@ -11,7 +11,7 @@ import ast
 import builtins
 import inspect
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -75,7 +75,7 @@ CHAPTERS = {
     "elementwise": (
         "Elementwise functions",
         ("arithmetic", "elementwise", "extrema", "floating_point", "bessel"),
-        ("angle", "around", "imag", "real"),
+        ("angle", "around", "imag", "real", "round"),
     ),
     "shapes": ("Shapes, joining and padding", ("shape", "join", "edit", "pad"), ("concat", "permute_dims")),
     "indexing": ("Picking and putting", ("pick", "put"), ()),
@@ -88,7 +88,7 @@ CHAPTERS = {
     "products": ("Products", ("products", "ufuncs"), ()),
     "calculus": ("Differences, integrals and polynomials", ("calculus", "polynomial"), ()),
     "apply": ("Functions of functions", ("apply",), ()),
-    "constant": ("Results without a derivative", ("constant",), ()),
+    "constant": ("Results without a derivative", ("constant",), ("can_cast", "finfo", "iinfo")),
 }
 
 
@@ -127,6 +127,8 @@ def numpy_chapters() -> Iterator[Page]:
     """Yield the chapters of gradmgr.numpy."""
     left = dict.fromkeys(public_names("gradmgr.numpy"))
     made_by = _modules_of_names()
+    for name in [name for _, _, more in CHAPTERS.values() for name in more]:
+        made_by.pop(name, None)
     for chapter, (title, modules, more) in CHAPTERS.items():
         names = [name for name in left if name in more or made_by.get(name) in modules]
         for name in names:
@@ -170,6 +172,7 @@ def write_pages() -> None:
             path.write_text(text, encoding="utf-8")
 
 
+@cache
 def first_names() -> dict[int, str]:
     """Map the identity of each function and class to the name under which it is described: the first, in full."""
     found: dict[int, str] = {}
@@ -212,19 +215,35 @@ def text_of(page: Page, first: dict[int, str]) -> str:
         value = value_of(name)
         same = first.get(id(value)) if is_described(value) else None
         if same is not None:
-            parts += [f".. py:data:: {name}", "", f"   The same as :py:obj:`{same}`.", ""]
+            parts += [*_names("data", [name]), f"   The same as :py:obj:`{same}`.", ""]
     passed = [name for name in others if not is_described(value_of(name))]
     if page.module.startswith("gradmgr.numpy") and passed:
-        parts += [f".. py:data:: {passed[0]}", *(f"             {name}" for name in passed[1:]), ""]
-        parts += ["   The same as NumPy's name.", ""]
+        parts += [*_names("data", passed), "   The same as NumPy's name.", ""]
     else:
         for name in passed:
-            parts += [f".. py:data:: {name}", "", f"   ``{value_of(name)!r}``, of the class ``{_class_of(name)}``.", ""]
+            parts += [*_names("data", [name]), f"   {_described(value_of(name))}", ""]
     return "\n".join(parts) + "\n"
 
 
-def _class_of(name: str) -> str:
-    return type(value_of(name)).__name__.lstrip("_")
+def _names(kind: str, full: list[str], signature: str = "") -> list[str]:
+    """Return the head of an entry for names of one module, which are shown without it, as autodoc shows its own."""
+    module = full[0].rpartition(".")[0]
+    shown = [name.rpartition(".")[2] + signature for name in full]
+    before = f".. py:{kind}:: "
+    more = [" " * len(before) + name for name in shown[1:]]
+    return [before + shown[0], *more, f"   :module: {module}", ""]
+
+
+def _described(value: Any) -> str:
+    """Return a sentence on a value that has no docstring of its own."""
+    if isinstance(value, type):
+        return f"Python's ``{value.__name__}``."
+    if isinstance(value, Mapping):
+        return f"A read-only table, by these names: {', '.join(f'``{key}``' for key in value)}."
+    made = f"of the class ``{type(value).__name__.lstrip('_')}``"
+    if type(value).__repr__ is object.__repr__:  # an address
+        return as_rst([f"{inspect.getdoc(value)} It is {made}."])[0]
+    return f"``{value!r}``, {made}."
 
 
 def _is_opaque(name: str) -> bool:
@@ -240,21 +259,48 @@ def _entry(name: str) -> list[str]:
     value = value_of(name)
     if _is_opaque(name):
         signature, result = stub_signatures()[name]
-        return [f".. py:function:: {name}{signature} -> {result}", "", *(f"   {line}" for line in _status(name)), ""]
+        head = _names("function", [name], f"{signature} -> {result}")
+        return [*head, *(f"   {line}" for line in _status(name)), ""]
     if not inspect.isclass(value):
         return [f".. autofunction:: {name}", ""]
     if issubclass(value, BaseException):
         return [f".. autoexception:: {name}", "   :show-inheritance:", ""]
-    options = ["   :members:"]
+    left_out = list(refused_members(value))
     if name != "gradmgr.nn.Module":  # what every layer shows of itself
-        options.append("   :exclude-members: extra_repr")
-    private = [base for base in value.__bases__ if base.__name__.startswith("_")]
-    if private:  # what it has from there is its own, to a reader
-        public = [each.__name__ for each in value.__mro__[1:] if not each.__name__.startswith("_")]
+        left_out.append("extra_repr")
+    options = ["   :members:", f"   :exclude-members: {', '.join(left_out)}"]
+    bases = [base for base in value.__bases__ if base is not object]
+    if not all(is_public_class(base) for base in bases):  # what it has from there is its own, to a reader
+        public = [each.__name__ for each in value.__mro__[1:] if is_public_class(each)]
         options.append(f"   :inherited-members: {', '.join(public)}")
-    elif value.__bases__ != (object,):
+    if any(is_public_class(base) for base in value.__mro__[1:-1]):
         options.append("   :show-inheritance:")
-    return [f".. autoclass:: {name}", *options, ""]
+    return [f".. autoclass:: {name}", *options, "", *_table_of_refused(value)]
+
+
+def is_public_class(value: type) -> bool:
+    """Tell whether a reader may know a class: it is in the reference, or not of gradmgr."""
+    return id(value) in first_names() or not value.__module__.startswith("gradmgr")
+
+
+def refused_members(value: type) -> dict[str, str]:
+    """Map the properties of a class that only raise to what they say in their docstrings."""
+    found = {name: member for name, member in vars(value).items() if isinstance(member, property)}
+    return {
+        name: member.__doc__ or ""
+        for name, member in sorted(found.items())
+        if getattr(member.fget, "__annotations__", {}).get("return") == "NoReturn"
+    }
+
+
+def _table_of_refused(value: type) -> list[str]:
+    """Return a table of the names that a class has only to say what to write instead."""
+    instead = {name: text.partition(": write ")[2] for name, text in refused_members(value).items()}
+    rows = [f"   * - ``{name}``\n     - ``{text}``" for name, text in instead.items() if text]
+    if not rows:
+        return []
+    title = "Names of PyTorch's methods that raise an AttributeError, which says what to write"
+    return [f".. rubric:: {title}", "", ".. list-table::", "", *rows, ""]
 
 
 # ---------------------------------------------------------------- signatures of the type stubs
@@ -267,6 +313,7 @@ STUBS = {
     "gradmgr.nn.functional": "nn/functional.pyi",
     "gradmgr.special": "special.pyi",
 }
+MEMBERS_OF_TENSOR = "_engine/tensor_members.pyi"
 
 
 @cache
@@ -283,6 +330,11 @@ def stub_signatures() -> dict[str, tuple[str, str]]:
                 made = protocols.get(ast.unparse(node.annotation))
                 if made is not None:
                     found.setdefault(f"{module}.{node.target.id}", made)
+    tree = ast.parse((PACKAGE / MEMBERS_OF_TENSOR).read_text(encoding="utf-8"))
+    (members,) = [node for node in tree.body if isinstance(node, ast.ClassDef)]
+    for node in members.body:
+        if isinstance(node, ast.FunctionDef):
+            found.setdefault(f"gradmgr.Tensor.{node.name}", _signature(node))
     return found
 
 
@@ -313,8 +365,21 @@ def _signature(node: ast.FunctionDef) -> tuple[str, str]:
 
 def _signature_of(
     app: Sphinx, what: str, name: str, obj: Any, options: Any, signature: str | None, result: str | None
-) -> tuple[str, str] | None:
-    return stub_signatures().get(name)
+) -> tuple[str | None, str | None]:
+    if what == "property":
+        return signature, result
+    # A default that is a function is written as in a stub: Sphinx cannot read what Python prints of it.
+    readable = signature and re.sub(r"<function [^>]*>", "...", signature)
+    return stub_signatures().get(name, (readable, result))
+
+
+def _bases_of(app: Sphinx, name: str, obj: Any, options: Any, bases: list[type]) -> None:
+    """Show for a base that the reference does not have those of its own that it does."""
+    shown: dict[type, None] = {}
+    for base in bases:
+        known = [each for each in base.__mro__ if is_public_class(each)] if isinstance(base, type) else [base]
+        shown[known[0]] = None
+    bases[:] = [base for base in shown if base is not object]
 
 
 # ---------------------------------------------------------------- docstrings
@@ -322,6 +387,7 @@ def _signature_of(
 
 SPAN = re.compile(r"(?<!`)`([^`]+)`(?!`)(\w?)")
 SPECIAL = re.compile(r"([\\*|]|(?<=\w)_(?!\w))")
+FIELD = re.compile(r"Alias for field number \d+")
 ITEM = re.compile(r"^\s*(?:[*-] |\*{0,2}\w+(?:, \*{0,2}\w+)*: )")
 
 
@@ -394,6 +460,8 @@ def _status(name: str) -> list[str]:
 
 
 def _docstring(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
+    if lines and FIELD.fullmatch(lines[0]):  # Python's own text
+        lines[:] = []
     lines[:] = as_rst(lines)
     if what == "property":
         lines[:0] = ["..", ""]  # or napoleon would read "where it is: a device" as a type and its description
@@ -413,5 +481,6 @@ def setup(app: Sphinx) -> ExtensionMetadata:
     app.connect("builder-inited", lambda app: write_pages())
     app.connect("autodoc-process-docstring", _docstring, priority=400)  # before napoleon
     app.connect("autodoc-process-signature", _signature_of)
+    app.connect("autodoc-process-bases", _bases_of)
     app.connect("doctree-read", _unlink_builtins)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

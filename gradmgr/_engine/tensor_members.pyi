@@ -584,7 +584,7 @@ class TensorMembers:
         initial: Any = ...,
         where: Any = True,
     ) -> Tensor:
-        """Return the prod along axes as `numpy.prod`; exact derivatives, at zeros too."""
+        """Multiply the elements along axes as `numpy.prod`; derivatives are exact where elements are 0, too."""
     @overload
     def prod(
         self,
@@ -745,7 +745,7 @@ class TensorMembers:
         initial: Any = ...,
         where: Any = True,
     ) -> Tensor:
-        """Return the sum along axes as `numpy.sum`; exact derivatives, at zeros too."""
+        """Add up the elements along axes as `numpy.sum`."""
     @overload
     def sum(
         self,

@@ -38,7 +38,7 @@ def custom_op(
     The operation takes the same arguments by position or name, with the same defaults; it returns a Tensor
     if an input is a Tensor, else an array.
 
-    A rule is a function of the gradient `g` (or tangent `t`) and of what its parameters *name*: inputs, parameters
+    A rule is a function of the gradient `g` (or tangent `t`) and of what its parameters name: inputs, parameters
     of the function, `out` (the result), or `shape` (that of its input). Only what the rules of the tracked inputs
     name is kept. A rule must be written with functions that gradmgr records (operators, NumPy's functions), and
     use no values but those it names: then it is differentiable itself, to any order. It may branch on parameters

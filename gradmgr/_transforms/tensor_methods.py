@@ -243,6 +243,7 @@ def _retains_grad(self: Tensor) -> bool:
 
 
 def _data(self: Tensor, value: Any = None) -> NoReturn:
+    """Refused, as writes to it would change values unseen by the recording; see the error."""
     raise AttributeError(
         "Tensor has no .data, which would change values unseen by the recording: use t.detach() for the "
         "values as a Tensor, t.numpy() as an array, and `with gradmgr.no_grad(): t[...] = v` to write them unrecorded"
@@ -293,7 +294,7 @@ _REPLACEMENTS = MappingProxyType(
         "bool": "t.astype(bool)",
         "chunk": "gradmgr.numpy.array_split(t, parts, axis=...)",
         "clamp": "t.clip(least, most)",
-        "contiguous": "t itself",
+        "contiguous": "t, as arrays are taken with any strides",
         "cpu": "t.to('cpu')",
         "cuda": "t.to('cuda:0')",
         "dim": "t.ndim",
@@ -306,7 +307,7 @@ _REPLACEMENTS = MappingProxyType(
         "index_select": "gradmgr.numpy.take(t, indices, axis=...)",
         "int": "t.astype('int32')",
         "inverse": "gradmgr.numpy.linalg.inv(t)",
-        "is_contiguous": "nothing: arrays are taken with any strides",
+        "is_contiguous": "t.numpy().flags.c_contiguous",
         "is_cuda": "t.device != 'cpu'",
         "is_floating_point": "t.dtype.kind == 'f'",
         "lgamma": "gradmgr.special.gammaln(t)",
@@ -347,7 +348,7 @@ def _refused_method(name: str, instead: str) -> property:
     def refuse(self: Tensor) -> NoReturn:
         raise AttributeError(f"Tensor has NumPy's methods, and .{name} is torch's: write {instead}")
 
-    return property(refuse, doc="Refused; see the error.")
+    return property(refuse, doc=f"Refused, as the name is torch's: write {instead}")
 
 
 def _dir(self: Tensor) -> list[str]:
@@ -367,7 +368,7 @@ _MEMBERS = MappingProxyType(
     {
         "__dir__": _dir,
         "backward": _backward,
-        "data": property(_data, _data, _data, doc="Refused; see the error."),
+        "data": property(_data, _data, _data, doc=_data.__doc__),
         "detach_": _detach_,
         "grad_fn": property(_grad_fn, doc=_grad_fn.__doc__),
         "is_leaf": property(_is_leaf, doc=_is_leaf.__doc__),

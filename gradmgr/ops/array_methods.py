@@ -145,6 +145,21 @@ def _matrix_transposed(self: Tensor) -> Any:
     return shape.matrix_transpose(self)
 
 
+def _transposed(self: Tensor) -> Tensor:
+    """The axes reversed."""
+    return shape.transpose(self)  # type: ignore[no-any-return]  # what these functions return is Any
+
+
+def _real(self: Tensor) -> Tensor:
+    """The real part."""
+    return arithmetic.real(self)
+
+
+def _imag(self: Tensor) -> Tensor:
+    """The imaginary part."""
+    return arithmetic.imag(self)
+
+
 def _choose(self: Tensor, choices: Any, out: Any = None, mode: str = "raise") -> Any:
     """Choose from arrays by the integers in this one, as `numpy.ndarray.choose`."""
     return order.choose(self, choices, out, mode)
@@ -188,6 +203,10 @@ class Flat:
         t[places] = shape.reshape(value[np.arange(count) % value.shape[0]], np.shape(places[0]) if places else ())
 
 
+def _flat(self: Tensor) -> Flat:
+    return Flat(self)
+
+
 def _set_flat(self: Tensor, value: Any) -> None:
     self.flat[...] = value
 
@@ -208,10 +227,10 @@ _METHODS = {
     "__iter__": _iter,
     "__invert__": lambda self: constant.invert(self),
     "__round__": lambda self, digits=0: pick.round(self, digits),
-    "T": property(lambda self: shape.transpose(self), doc="The axes reversed."),
+    "T": property(_transposed, doc=_transposed.__doc__),
     "mT": property(_matrix_transposed, doc=_matrix_transposed.__doc__),
-    "real": property(lambda self: arithmetic.real(self), doc="The real part."),
-    "imag": property(lambda self: arithmetic.imag(self), doc="The imaginary part."),
+    "real": property(_real, doc=_real.__doc__),
+    "imag": property(_imag, doc=_imag.__doc__),
     "all": constant.all,
     "any": constant.any,
     "argmax": constant.argmax,
@@ -231,7 +250,7 @@ _METHODS = {
     "diagonal": shape.diagonal,
     "dot": products.dot,
     "fill": _fill,
-    "flat": property(Flat, _set_flat, doc=Flat.__doc__),
+    "flat": property(_flat, _set_flat, doc=Flat.__doc__),
     "flatten": _flatten,
     "max": reduce.max,
     "mean": reduce.mean,

@@ -174,7 +174,8 @@ def _function_of_order(name: str, op: Function) -> Function:
         order = constant_parameter(v, name, "v")
         return call_with_parameter(op, z if isinstance(z, Tensor) else libraries.need_operand(z, name), order, v)
 
-    return named(function, name, f"Return the Bessel function of order v as `scipy.special.{name}`; v is a constant.")
+    text = f"Return the Bessel function whose order comes first as `scipy.special.{name}`; the order is a constant."
+    return named(function, name, text)
 
 
 _jv = _op_of_order("jv", -1)

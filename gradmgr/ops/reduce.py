@@ -259,7 +259,7 @@ def _check_no_initial(a: Any, axes: Axes, where: Any, name: str) -> None:
     check_not_empty(a, axes, name)
 
 
-def total_function(op: Any, name: str, neutral: int, combine: Any) -> Any:
+def total_function(op: Any, name: str, neutral: int, combine: Any, summary: str) -> Any:
     def function(
         a: Any,
         axis: Any = None,
@@ -289,10 +289,10 @@ def total_function(op: Any, name: str, neutral: int, combine: Any) -> Any:
         z = z if initial is NOT_GIVEN else combine(z, initial)
         return store_result(z, out, name)
 
-    return named(function, name, f"Return the {name} along axes as `numpy.{name}`; exact derivatives, at zeros too.")
+    return named(function, name, summary)
 
 
-sum = total_function(sum_op, "sum", 0, add)
+sum = total_function(sum_op, "sum", 0, add, "Add up the elements along axes as `numpy.sum`.")
 
 
 def mean(

@@ -126,7 +126,13 @@ _prod = custom(
     vjp={"x": lambda g, x, out, axes: broadcast_back(g, x.shape, axes) * conj_of(_product_of_others(x, out, axes))},
     jvp={"x": lambda t, x, out, axes, keepdims: sum_op(t * _product_of_others(x, out, axes), axes, keepdims)},
 )
-prod = total_function(_prod, "prod", 1, multiply)
+prod = total_function(
+    _prod,
+    "prod",
+    1,
+    multiply,
+    "Multiply the elements along axes as `numpy.prod`; derivatives are exact where elements are 0, too.",
+)
 
 
 def _running_function(op: Any, name: str) -> Any:

@@ -237,7 +237,7 @@ def spsolve(A: Any, b: Any, permc_spec: str | None = None, use_umfpack: bool = T
         use_umfpack: has no meaning here, as factors are SuperLU's.
 
     Returns:
-        x in the shape of b: a Tensor where b or the nonzeros are one. One factorisation serves derivatives of every
+        x in the shape of b, a Tensor where b or the nonzeros are one. One factorisation serves derivatives of every
         order.
 
     Raises:

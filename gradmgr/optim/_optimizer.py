@@ -617,8 +617,8 @@ class Optimizer:
         """Return a copy of the state, from which `load_state_dict` resumes exactly.
 
         Returns:
-            "state": a dict of "step" and state Tensors for each parameter that has taken a step, by the parameter's
-            number, counted through the groups. "param_groups": the options, with the parameters' numbers.
+            A dict: in "state" a dict of "step" and state Tensors for each parameter that has taken a step, by the
+            parameter's number, counted through the groups; in "param_groups" the options, with the parameters' numbers.
 
         >>> from gradmgr import optim, tensor
         >>> w = tensor([1.0])

@@ -1,12 +1,7 @@
 """HIPS autograd's names over gradmgr's own functions.
 
-    import gradmgr.compat.autograd.numpy as np
-    from gradmgr.compat.autograd import grad
-
-or, in a program that imports `autograd` itself, before it does:
-
-    import gradmgr.compat.autograd
-    gradmgr.compat.autograd.install()
+A program imports `grad` and the others from here, and `gradmgr.compat.autograd.numpy` as `np`; or it calls `install()`,
+before it imports `autograd` itself.
 
 Functions take and give plain arrays and numbers, and containers of them. Inside of a function that is differentiated,
 traced values are `gradmgr.Tensor`. `gradmgr.compat` says what this cannot do.

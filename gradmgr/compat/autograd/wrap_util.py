@@ -27,7 +27,7 @@ def unary_to_nary(unary_operator: Callable[..., Any]) -> Callable[..., Any]:
     """
     errors.check_function(unary_operator, "unary_to_nary")
 
-    @functools.wraps(unary_operator)
+    @functools.wraps(unary_operator, assigned=("__module__", "__name__", "__qualname__", "__doc__"))
     def nary_operator(
         fun: Callable[..., Any], argnum: int | Sequence[int] = 0, *op_args: Any, **op_kwargs: Any
     ) -> Callable[..., Any]:
@@ -48,6 +48,7 @@ def unary_to_nary(unary_operator: Callable[..., Any]) -> Callable[..., Any]:
         )
         return nary_f
 
+    del nary_operator.__wrapped__  # its signature, (fun, x), is not that of what is returned
     return nary_operator
 
 

@@ -223,7 +223,7 @@ class GroupNorm(Module):
 
     Args:
         num_groups: the number of groups into which channels are divided.
-        num_channels: C.
+        num_channels: C, the number of channels.
         eps: added to the variance.
         affine: whether to scale and shift.
         device: "cpu" or "cuda:0".

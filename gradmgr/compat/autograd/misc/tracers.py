@@ -1,4 +1,4 @@
-"""autograd.misc.tracers: functions that are run by what they did before."""
+"""autograd.misc.tracers: functions that are run again without their Python code."""
 
 from __future__ import annotations
 
