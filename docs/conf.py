@@ -30,6 +30,7 @@ extensions = [
     "repository_links",
     "gallery",
     "reference",
+    "line_breaks",
 ]
 exclude_patterns = ["_extensions", "_static"]
 
