@@ -16,6 +16,7 @@ from gradmgr._engine.context import current
 from gradmgr._engine.tensor import Tensor
 from gradmgr._engine.tensor_capture import TensorCapture, run_captured
 from gradmgr._transforms.environment import Environment
+from gradmgr._transforms.gradient_writes import line_that_sets_gradients
 from gradmgr._transforms.signature import Signature
 from gradmgr._transforms.sources import is_large_array
 from gradmgr._transforms.stand_ins import captured_object
@@ -51,6 +52,7 @@ class CapturedCall:
         self.slots: list[Any] = []
         self.generators: list[Any] = []
         self._not_captured = False
+        self._late_gradient: str | None = None  # what a replay would find too late
         self.named: dict[int, weakref.ref[Any]] = {}
         self.tensors = {k: weakref.ref(t) for k, t in enumerate(signature.leaves) if isinstance(t, Tensor)}
         args, keywords = signature.filled(signature.leaves)
@@ -105,6 +107,17 @@ class CapturedCall:
         self.result = rebuilt(tree, iter([value for value, _ in found]))
         self.slots = [slot for _, slot in found]
         without_collections(self.capture.finish, self.slots)
+        self._find_late_gradient()
+
+    def _find_late_gradient(self) -> None:
+        """Note where code that runs in each replay sets gradients, on which depends what is done later."""
+        guard = self.capture.late_gradient()
+        line = None if guard is None else line_that_sets_gradients(self.capture.code_of_program)
+        if guard is not None and line is not None:
+            self._late_gradient = (
+                f"a hook, a callback or a Function sets gradients, at {line}, on which depends what is done later, at "
+                f"{guard.line}; a replay would find them changed only after that code has run: set them in the function"
+            )
 
     def _note_named(self, signature: Signature) -> None:
         named = self.environment.named()
@@ -135,6 +148,8 @@ class CapturedCall:
         found = self.environment.obstacle or self.environment.change
         if found is not None:
             return found
+        if self._late_gradient is not None:
+            return self._late_gradient
         try:
             self.capture.check_obstacles()
         except CaptureError as error:

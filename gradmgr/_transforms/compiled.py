@@ -26,7 +26,7 @@ from gradmgr._engine.context import current
 from gradmgr._engine.display import Text
 from gradmgr._engine.observers import observers
 from gradmgr._transforms.captured_call import CapturedCall
-from gradmgr._transforms.program import Program, UnchangedError
+from gradmgr._transforms.program import LateGuardError, Program, UnchangedError
 from gradmgr._transforms.signature import Signature, described, difference_of_keys, test_of
 
 # How many variants are kept, and how many may have been dropped before the function runs as if it were not compiled.
@@ -138,6 +138,9 @@ class Compiled:
                 continue
             except UnchangedError:
                 break
+            except LateGuardError as error:
+                self._refuse_late(variants, str(error))
+                break
             program.used = next(self._clock)
             return result
         else:
@@ -222,6 +225,16 @@ class Compiled:
         variants.refused = why
         variants.waiting.clear()
         self._warn(why)
+
+    def _refuse_late(self, variants: _Variants, found: str) -> None:
+        """Refuse what a replay has found too late: what has run until then runs again, once."""
+        with self._lock:
+            variants.programs.clear()
+            self._refuse(
+                variants,
+                f"{found}, as code that runs in each call, such as a hook or a Function, has changed in this call what "
+                "it left alone before; in this call, what comes before that line has run twice",
+            )
 
     def _warn(self, why: str) -> None:
         if not self._has_warned:
