@@ -442,6 +442,16 @@ class TensorCapture(Capture):
         written = any(known.is_changed or known.is_grad_changed for known in self._replayed)
         return written or any(call.has_effect for call in self.calls)
 
+    def note_state(self, read: Callable[[Any], Any], owner: Any, at: int) -> Slot:
+        """Have a replay read a state that is no array, before the call of this number; return where it has it."""
+        slot = self.add_object()
+        self.calls.insert(at, Call(read, (owner,), {}, slot, None, self.place()))
+        return slot
+
+    def restore_state(self, write: Callable[[Any, Any], None], owner: Any, state: Slot) -> None:
+        """Have a replay write such a state again."""
+        self._append_call(write, (owner, state), None)
+
     def append_object_call(
         self,
         function: Callable[..., Any],
@@ -922,6 +932,7 @@ class TensorCapture(Capture):
         rest = self.calls[first:]
         if all(call.expected is None for call in rest):
             return
+        draws = set(map(id, (call for call in rest if generators_in([call]))))  # which stay in their order
         late: set[int] = set()  # slots of what depends on an effect, and of memory that is written to late
         used: set[int] = set()  # slots in whose memory lies what stays after the effects
         early, kept = [], []
@@ -929,7 +940,8 @@ class TensorCapture(Capture):
             slots = set(call.given)
             memory = slots.union(map(self._memory_of, slots))
             written = set(map(self._memory_of, _numbers(written_by(call))))
-            is_state = call.function in _READS or (call.expected is not None and call.results is not None and not slots)
+            is_state = call.function in _READS or id(call) in draws
+            is_state = is_state or (call.expected is not None and call.results is not None and not slots)
             if (
                 not (call.has_effect or is_state or _is_of_object(call))
                 and late.isdisjoint(memory)

@@ -184,7 +184,8 @@ COMPILED = [
     *("train MLP with Adam", "train BatchNorm and dropout with Adam", "train LSTM with SGD", "train GPT with Adam"),
     *("train CNN with SGD", "record_and_release, MLP", "manager_of_each_step, MLP", "group_of_managers, MLP"),
     *("higher_order", "gradient_penalty", "meta_learning", "StepLR outside", "grad_scaler"),
-    *("clip the norm, MLP", "average_of_weights_in_place", "checkpointed", "generators_in_turn", "pure: hessian"),
+    *("clip the norm, MLP", "average_of_weights_in_place", "checkpointed", "checkpointed_with_dropout"),
+    *("draws_in_the_order_of_the_step", "generators_in_turn", "pure: hessian"),
     *("pure: vmap of grad", "pure: value_and_grad", "per_example_gradients", "callbacks_of_the_manager"),
     *("gradients_stay, MLP", "hooks_of_tensors", "pure: forward mode", "given: other values"),
 ]
