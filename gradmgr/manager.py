@@ -372,6 +372,7 @@ class GradManager(_Recording):
         if capturing() is not None:
             see(self, _state_of, "what is attached to a GradManager")
             capturing().note_leaves(self._attachments.tensors())
+            capturing().note_code([*self._attachments.functions(), *self._after_backward])
         with write_lock.lock:  # of two threads that record one gets the error
             if self._tape is not None or self._in_backward.locked():
                 self._check_idle()

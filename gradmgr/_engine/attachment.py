@@ -64,10 +64,12 @@ class Attachments:
         """Return what a backward pass depends on: which tensors there are, their callbacks and hooks."""
         found: list[Any] = []
         for key, spec in list(self._specs.items()):
-            hooks = getattr(spec.tensor(), "_hooks", None)
-            functions = () if hooks is None else (*hooks.tensor, *hooks.post)
-            found.append((key, *map(id, spec.callbacks), *map(id, functions)))
+            found.append((key, *map(id, _functions_of(spec))))
         return found
+
+    def functions(self) -> list[Any]:
+        """Return the callbacks and hooks of all tensors."""
+        return [function for spec in list(self._specs.values()) for function in _functions_of(spec)]
 
     def add(self, t: Tensor, name: str | None, chain: list[Callback]) -> None:
         """Attach a tensor, or give an attached one further callbacks."""
@@ -103,6 +105,12 @@ class Attachments:
                     stacklevel=3,
                 )
                 return
+
+
+def _functions_of(spec: AttachSpec) -> list[Any]:
+    """Return the callbacks and hooks of a tensor."""
+    hooks = getattr(spec.tensor(), "_hooks", None)
+    return [*spec.callbacks, *(() if hooks is None else (*hooks.tensor, *hooks.post))]
 
 
 def _forget(attachments: weakref.ref[Attachments], key: int, _: Any) -> None:

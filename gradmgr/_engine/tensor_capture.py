@@ -19,7 +19,7 @@ import threading
 import weakref
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
-from types import MappingProxyType, MethodType
+from types import FunctionType, MappingProxyType, MethodType
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -69,6 +69,11 @@ def has_grad(t: Tensor) -> bool:
     return getattr(t, "_grad", None) is not None
 
 
+def is_grad(t: Tensor, grad: Tensor) -> bool:
+    """Tell whether this is the gradient of a tensor, the same object."""
+    return getattr(t, "_grad", None) is grad
+
+
 def layout_of(array: Any) -> tuple[Any, ...]:
     """Return what is the same in every replay of an array that is read."""
     return array.__class__, array.shape, array.dtype, array.strides
@@ -91,6 +96,7 @@ layout_of.condition = _SAME_LAYOUT  # type: ignore[attr-defined]  # as above
 layout_on_gpu.condition = f"{_SAME_LAYOUT} and {{0}}.device.id == {{5}}"  # type: ignore[attr-defined]  # as above
 _LAYOUTS = (layout_of, layout_on_gpu)
 has_grad.condition = "(getattr({0}, '_grad', None) is None) is not {1}"  # type: ignore[attr-defined]  # as above
+is_grad.condition = "(getattr({0}, '_grad', None) is {1}) is {2}"  # type: ignore[attr-defined]  # as above
 
 
 def are_distinct(*tensors: Tensor) -> bool:
@@ -208,7 +214,7 @@ class _Update(_Method):
 # ---------------------------------------------------------------- the capture
 
 
-_READS = (array_of, grad_of, has_grad)
+_READS = (array_of, grad_of, has_grad, is_grad)
 
 
 def _runs_no_code_of_the_program(call: Call) -> bool:
@@ -323,6 +329,7 @@ class TensorCapture(Capture):
             or to an array that the function reads by name.
         conditions: by the identity of an object, what the function has seen of it that is no Tensor.
         cleanups: what to call with the error where a replay fails amid its effects.
+        code_of_program: functions, Functions and callback objects of the program that run each time.
         changes_state: whether the function changes what a condition has seen.
         unread: the names of attributes that the function does not read, by the identity of their object.
     """
@@ -339,6 +346,7 @@ class TensorCapture(Capture):
         "_replayed",
         "changes_state",
         "cleanups",
+        "code_of_program",
         "conditions",
         "reads",
         "sources",
@@ -352,6 +360,7 @@ class TensorCapture(Capture):
         self.cleanups: list[Callable[[BaseException], None]] = []
         self.conditions: dict[int, Condition] = {}
         self.changes_state = False
+        self.code_of_program: list[Any] = []
         self.unread: Mapping[int, Collection[str]] = {}
         self._accumulating: set[Any] = set()  # functions by which something grows
         self._forget = partial(_forget, weakref.ref(self))
@@ -432,6 +441,16 @@ class TensorCapture(Capture):
         """Tell whether the function has changed what cannot be taken back."""
         written = any(known.is_changed or known.is_grad_changed for known in self._replayed)
         return written or any(call.has_effect for call in self.calls)
+
+    def note_state(self, read: Callable[[Any], Any], owner: Any, at: int) -> Slot:
+        """Have a replay read a state that is no array, before the call of this number; return where it has it."""
+        slot = self.add_object()
+        self.calls.insert(at, Call(read, (owner,), {}, slot, None, self.place()))
+        return slot
+
+    def restore_state(self, write: Callable[[Any, Any], None], owner: Any, state: Slot) -> None:
+        """Have a replay write such a state again."""
+        self._append_call(write, (owner, state), None)
 
     def append_object_call(
         self,
@@ -563,8 +582,11 @@ class TensorCapture(Capture):
         calls.append(guard)
         if known.is_late and known.is_grad_unseen:
             self.reads.append(guard)  # before the first effect, too: a replay can be given up then
-        if grad is not None and id(grad) not in self._known:
+        seen = None if grad is None else self._known.get(id(grad))
+        if grad is not None and seen is None:
             calls.append(Call(grad_of, (known.slot,), {}, self._enter_replayed(grad).slot, None, place))
+        elif seen is not None and seen.slot is not None and known.is_late:  # another may have taken its place
+            calls.append(Call(is_grad, (known.slot, seen.slot), {}, None, True, place))
         known.knows_grad, known.is_grad_unseen = True, False
 
     def write_grad(self, t: Tensor, value: Tensor | None) -> None:
@@ -577,6 +599,15 @@ class TensorCapture(Capture):
     def note_leaves(self, tensors: Iterable[Tensor]) -> None:
         """Note the tensors that get gradients."""
         self._leaves += map(weakref.ref, tensors)
+
+    def note_code(self, functions: Iterable[Any]) -> None:
+        """Note code of the program that runs in each replay."""
+        self.code_of_program += functions
+
+    def late_gradient(self) -> Call | None:
+        """Return the first guard of what gradients there are that a replay finds only after its first effect."""
+        first = next((k for k, call in enumerate(self.calls) if call.has_effect), len(self.calls))
+        return next((call for call in self.calls[first:] if call.function in (has_grad, is_grad)), None)
 
     def _read_leaves(self) -> None:
         """Read arrays and gradients of leaves before a call that may change them, as only then they can be guarded."""
@@ -688,6 +719,8 @@ class TensorCapture(Capture):
         given, given_by_name = map_leaves(self._slot_or_value, (args, dict(keywords)))
         if changes is None:
             self._read_leaves()
+        if isinstance(function, (FunctionType, MethodType)):
+            self.note_code([function])
         self._write_all()
         set_capturing(None)
         try:
@@ -899,6 +932,7 @@ class TensorCapture(Capture):
         rest = self.calls[first:]
         if all(call.expected is None for call in rest):
             return
+        draws = set(map(id, (call for call in rest if generators_in([call]))))  # which stay in their order
         late: set[int] = set()  # slots of what depends on an effect, and of memory that is written to late
         used: set[int] = set()  # slots in whose memory lies what stays after the effects
         early, kept = [], []
@@ -906,7 +940,8 @@ class TensorCapture(Capture):
             slots = set(call.given)
             memory = slots.union(map(self._memory_of, slots))
             written = set(map(self._memory_of, _numbers(written_by(call))))
-            is_state = call.function in _READS or (call.expected is not None and call.results is not None and not slots)
+            is_state = call.function in _READS or id(call) in draws
+            is_state = is_state or (call.expected is not None and call.results is not None and not slots)
             if (
                 not (call.has_effect or is_state or _is_of_object(call))
                 and late.isdisjoint(memory)

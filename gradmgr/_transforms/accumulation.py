@@ -180,10 +180,10 @@ class Accumulation:
             value = place.read()
             if place.use.kind == ASSIGNS:
                 self._grown.append(value)
-                place.write(before if value is _UNASSIGNED else _without_stand_ins(value))
+                place.write(before if value is _UNASSIGNED else without_stand_ins(value))
             elif place.use.kind == APPENDS and value is before:
                 self._grown.append(value[length:])
-                value[length:] = [_without_stand_ins(each) for each in value[length:]]
+                value[length:] = [without_stand_ins(each) for each in value[length:]]
             else:
                 self._grown.append(value)
 
@@ -246,7 +246,8 @@ def _append(capture: TensorCapture, function: Callable[..., None], place: Place,
     return True
 
 
-def _without_stand_ins(value: Any) -> Any:
+def without_stand_ins(value: Any) -> Any:
+    """Return a value with the objects themselves in place of what stands for them in a capture."""
     leaves = leaves_of(value)
     real = [_real(leaf) for leaf in leaves]
     return value if all(a is b for a, b in zip(leaves, real, strict=True)) else rebuilt(value, iter(real))

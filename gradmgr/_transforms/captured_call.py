@@ -15,9 +15,11 @@ from gradmgr._engine.containers import leaves_of, rebuilt
 from gradmgr._engine.context import current
 from gradmgr._engine.tensor import Tensor
 from gradmgr._engine.tensor_capture import TensorCapture, run_captured
+from gradmgr._transforms.accumulation import without_stand_ins
 from gradmgr._transforms.environment import Environment
+from gradmgr._transforms.gradient_writes import line_that_sets_gradients
 from gradmgr._transforms.signature import Signature
-from gradmgr._transforms.sources import is_large_array
+from gradmgr._transforms.sources import PASSING_ERRORS, is_large_array
 from gradmgr._transforms.stand_ins import captured_object
 
 _NO_ARRAY = (
@@ -31,6 +33,7 @@ class CapturedCall:
 
     Attributes:
         is_captured: whether it was, or never can be; not while another thread captures a function.
+        failure: the error that ended an attempt to capture it, of which a later one knows nothing; None without one.
         result: what the caller gets.
         capture: the calls.
         environment: what the function read besides its arguments.
@@ -51,26 +54,37 @@ class CapturedCall:
         self.slots: list[Any] = []
         self.generators: list[Any] = []
         self._not_captured = False
+        self._late_gradient: str | None = None  # what a replay would find too late
         self.named: dict[int, weakref.ref[Any]] = {}
         self.tensors = {k: weakref.ref(t) for k, t in enumerate(signature.leaves) if isinstance(t, Tensor)}
+        self.failure: str | None = None
+        self.is_captured = self._search(function, signature)
         args, keywords = signature.filled(signature.leaves)
-        self.environment = Environment(function, signature.leaves, signature.containers())
-        self.known = self.environment.known(signature.leaves)
-        self.is_captured = True
+        if not self.is_captured:
+            self.result = function(*args, **keywords)
+            return
         if self.environment.obstacle is None:
             self.is_captured = run_captured(self.capture, self._call, function, signature)
         else:  # nothing is to be made of it
             self._not_captured = True
         if self._not_captured:
             self.environment.undo()
+            self.is_captured = self.failure is None
             self.result = function(*args, **keywords)
         elif self.is_captured:
-            self.generators = generators_in(self.capture.calls)
-            self.environment.settle(self.generators)
-            for condition in self.capture.conditions.values():
-                condition.refresh()
+            self._do_unless_passing_error(self._settle)
+            self.is_captured = self.failure is None
         else:
             self.result = function(*args, **keywords)
+
+    def _search(self, function: Callable[..., Any], signature: Signature) -> bool:
+        """Look at what the function reads by name; return whether that was possible, as it is mostly."""
+        try:
+            self.environment = Environment(function, signature.leaves, signature.containers())
+            self.known = self.environment.known(signature.leaves)
+        except PASSING_ERRORS as error:
+            self.failure = type(error).__name__
+        return self.failure is None
 
     def _call(self, function: Callable[..., Any], signature: Signature) -> None:
         leaves = list(signature.leaves)
@@ -100,11 +114,42 @@ class CapturedCall:
             self.capture.obstacles.append("the function changes a list or a dict that it is given")
         if current() is not state:
             self.capture.obstacles.append("a recording that begins in the function goes on after it")
+        self.result = without_stand_ins(tree)  # what the caller gets whatever happens to the capture
+        self._do_unless_passing_error(self._finish, tree)
+
+    def _do_unless_passing_error(self, function: Callable[..., None], *args: Any) -> None:
+        """Call a function that completes the capture: its errors are not the user's, whose function has run."""
+        if self.failure is None:
+            try:
+                function(*args)
+            except PASSING_ERRORS as error:
+                self.failure = type(error).__name__
+
+    def _finish(self, tree: Any) -> None:
+        """Give the capture the results of the function, and what it accumulates."""
         self.environment.accumulate(self.capture)
         found = [self.capture.result_of(leaf) for leaf in leaves_of(tree)]
         self.result = rebuilt(tree, iter([value for value, _ in found]))
         self.slots = [slot for _, slot in found]
         without_collections(self.capture.finish, self.slots)
+        self._find_late_gradient()
+
+    def _settle(self) -> None:
+        """Note what the function has changed unseen, after the capture has ended."""
+        self.generators = generators_in(self.capture.calls)
+        self.environment.settle(self.generators)
+        for condition in self.capture.conditions.values():
+            condition.refresh()
+
+    def _find_late_gradient(self) -> None:
+        """Note where code that runs in each replay sets gradients, on which depends what is done later."""
+        guard = self.capture.late_gradient()
+        line = None if guard is None else line_that_sets_gradients(self.capture.code_of_program)
+        if guard is not None and line is not None:
+            self._late_gradient = (
+                f"a hook, a callback or a Function sets gradients, at {line}, on which depends what is done later, at "
+                f"{guard.line}; a replay would find them changed only after that code has run: set them in the function"
+            )
 
     def _note_named(self, signature: Signature) -> None:
         named = self.environment.named()
@@ -122,6 +167,8 @@ class CapturedCall:
                     error.add_note(_NO_ARRAY)
                 raise
             # A captured array is not one to all code; what the function raises by itself it raises again.
+            if isinstance(error, PASSING_ERRORS):
+                self.failure = type(error).__name__
             self.capture.obstacles.append(f"{type(error).__name__}: {error}")
             self.capture.open = False
             self._not_captured = True
@@ -135,6 +182,8 @@ class CapturedCall:
         found = self.environment.obstacle or self.environment.change
         if found is not None:
             return found
+        if self._late_gradient is not None:
+            return self._late_gradient
         try:
             self.capture.check_obstacles()
         except CaptureError as error:

@@ -26,8 +26,9 @@ from gradmgr._engine.display import Text
 from gradmgr._engine.observers import observers
 from gradmgr._engine.turn_lock import new_turn_lock
 from gradmgr._transforms.captured_call import CapturedCall
-from gradmgr._transforms.program import Program, UnchangedError
+from gradmgr._transforms.program import LateGuardError, Program, UnchangedError
 from gradmgr._transforms.signature import Signature, described, difference_of_keys, test_of
+from gradmgr._transforms.sources import PASSING_ERRORS
 
 # How many variants are kept, and how many may have been dropped before the function runs as if it were not compiled.
 _MOST = 8
@@ -53,18 +54,20 @@ class _Variants:
         programs: what replays, the one used last at the front.
         waiting: calls that were captured, until a second one is the same.
         refused: why these calls are not replayed; None where they are, or may be.
+        failures: how many attempts to capture a call have ended in an error of the moment.
         fits: tells, without a signature, whether positional arguments have this one; it may say no where they have.
         may_change: whether a call may still change what it reads, as one that fills a cache.
         may_decide: whether kernels may add guards, as long as no guard has found another value: see Capture.
     """
 
-    __slots__ = ("fits", "key", "may_change", "may_decide", "programs", "refused", "waiting")
+    __slots__ = ("failures", "fits", "key", "may_change", "may_decide", "programs", "refused", "waiting")
 
     def __init__(self, key: Any) -> None:
         self.key = key
         self.programs: list[Program] = []
         self.waiting: list[CapturedCall] = []
         self.refused: str | None = None
+        self.failures = 0
         self.fits: Callable[[tuple[Any, ...]], bool] = _never
         self.may_change = self.may_decide = True
 
@@ -138,6 +141,9 @@ class Compiled:
                 continue
             except UnchangedError:
                 break
+            except LateGuardError as error:
+                self._refuse_late(variants, str(error))
+                break
             program.used = next(self._clock)
             return result
         else:
@@ -149,10 +155,21 @@ class Compiled:
     def _capture(self, variants: _Variants, signature: Signature) -> Any:
         fuses = may_fuse(self._options)
         made = CapturedCall(self.function, signature, may_decide=variants.may_decide, fuses=fuses)
-        if made.is_captured:
-            with self._lock:
-                without_collections(self._compare, variants, made)
+        with self._lock:
+            if made.is_captured:
+                try:
+                    without_collections(self._compare, variants, made)
+                except PASSING_ERRORS as error:  # the function itself has run, and is not to be called again
+                    made.failure = type(error).__name__
+            if made.failure is not None:
+                self._note_failure(variants, made.failure)
         return made.result
+
+    def _note_failure(self, variants: _Variants, failure: str) -> None:
+        """Count the attempts to capture a call that have ended in an error; after many there are no more."""
+        variants.failures += 1
+        if variants.failures > _MOST:
+            self._refuse(variants, f"each attempt to capture it ends in a {failure}")
 
     def _compare(self, variants: _Variants, made: CapturedCall) -> None:
         """Make a program of a call that was captured if another one was the same; else keep it until one is."""
@@ -222,6 +239,16 @@ class Compiled:
         variants.refused = why
         variants.waiting.clear()
         self._warn(why)
+
+    def _refuse_late(self, variants: _Variants, found: str) -> None:
+        """Refuse what a replay has found too late: what has run until then runs again, once."""
+        with self._lock:
+            variants.programs.clear()
+            self._refuse(
+                variants,
+                f"{found}, as code that runs in each call, such as a hook or a Function, has changed in this call what "
+                "it left alone before; in this call, what comes before that line has run twice",
+            )
 
     def _warn(self, why: str) -> None:
         if not self._has_warned:

@@ -24,7 +24,7 @@ from gradmgr._transforms.compared import ComparedName, is_comparable, is_unchang
 from gradmgr._transforms.name_search import CHANGES_UNSEEN, Search
 from gradmgr._transforms.name_tests import write_test
 from gradmgr._transforms.settings import Setting
-from gradmgr._transforms.sources import BY_TEXT, BY_VALUE, held_by, is_large_array
+from gradmgr._transforms.sources import BY_TEXT, BY_VALUE, PASSING_ERRORS, held_by, is_large_array
 from gradmgr._transforms.stand_ins import CachedCall, StandIns, large_arrays_in, release
 
 _MOST_CACHED = 100  # calls of functions with `lru_cache` that are compared
@@ -59,6 +59,8 @@ class Environment:
             if accumulated:
                 self._accumulation = Accumulation([place for found in accumulated.values() for place in found])
                 self._names.append(self._accumulation)
+        except PASSING_ERRORS:
+            raise
         except Exception as error:  # of an object of the user
             self.obstacle = (
                 self.obstacle or f"something that it reads raises {type(error).__name__} where it is compared"

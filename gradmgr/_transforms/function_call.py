@@ -64,6 +64,7 @@ class FunctionCall:
         needs = None if capture is None else self._needs_in_replay(capture)
         if needs is not None:
             args, keywords = self.given
+            capture.note_code([self.function])
             given = self.function, needs, args, tuple(keywords), tuple(keywords.values())
             _, result = capture.call_whole(apply, given, replayed=apply_in_replay)
             return result

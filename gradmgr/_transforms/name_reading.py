@@ -22,6 +22,8 @@ def looked_up(value: Any, name: str) -> Any:
     """Return an attribute; None where there is none, whatever error says so, as that of a dict with `__getattr__`."""
     try:
         return getattr(value, name, None)
+    except MemoryError:
+        raise
     except Exception:  # of code of the user
         return None
 

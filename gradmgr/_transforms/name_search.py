@@ -57,6 +57,7 @@ from gradmgr._transforms.sources import (
     CONTAINERS,
     OF_FILES,
     OF_FRAMES,
+    PASSING_ERRORS,
     UNSEEN_READERS,
     attributes_of,
     computes,
@@ -124,6 +125,8 @@ class Search:
         """Visit a value; what raises an error where it is looked at is not compared."""
         try:
             self._visit(value, name)
+        except PASSING_ERRORS:
+            raise
         except Exception as error:
             self._refuse(f"something in {name} raises {type(error).__name__} where it is looked at", name)
 
@@ -351,6 +354,8 @@ class Search:
         self._code = function.__code__
         try:
             self._visit_code(function)
+        except PASSING_ERRORS:
+            raise
         except Exception as error:
             self._refuse(f"something that it reads raises {type(error).__name__} where it is looked at", "")
         finally:

@@ -35,16 +35,21 @@ from gradmgr._engine.tensor_capture import (
     array_of,
     grad_of,
     has_grad,
+    is_grad,
     layout_of,
 )
 from gradmgr._transforms.captured_call import CapturedCall
 
 # What a replay calls that computes nothing.
-_SILENT = (array_of, grad_of, has_grad, layout_of, wrap)
+_SILENT = (array_of, grad_of, has_grad, is_grad, layout_of, wrap)
 
 
 class UnchangedError(Exception):
     """A replay failed before it changed anything."""
+
+
+class LateGuardError(Exception):
+    """A guard found another value after a replay had begun to change something."""
 
 
 class Program:
@@ -121,6 +126,7 @@ class Program:
         Raises:
             GuardError: a guard finds another value; nothing has changed then.
             UnchangedError: a call failed, and nothing has changed.
+            LateGuardError: a guard finds another value in what code that runs each time has changed before.
         """
         begun: list[bool] = []
         states = [generator.bit_generator.state for generator in self._generators] if self._generators else ()
@@ -133,9 +139,12 @@ class Program:
             if begun:
                 for cleanup in self._cleanups:
                     cleanup(error)
-                raise
+                if not isinstance(error, GuardError):
+                    raise
             for generator, state in zip(self._generators, states, strict=True):
                 generator.bit_generator.state = state
+            if begun:
+                raise LateGuardError(str(error)) from error
             if isinstance(error, GuardError) or not isinstance(error, Exception):
                 raise
             raise UnchangedError from error

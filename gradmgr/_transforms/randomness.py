@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, TypeVar
@@ -12,6 +12,7 @@ import numpy as np
 
 from gradmgr import errors
 from gradmgr._arrays import libraries
+from gradmgr._arrays.captured import GeneratorStandIn, capturing
 from gradmgr._engine.cleanup import Scope
 from gradmgr._engine.tensor import Tensor
 
@@ -19,14 +20,25 @@ R = TypeVar("R")
 
 
 class Source:
-    """A generator of random numbers: how to read its state, and how to set it."""
+    """A generator of random numbers: how to read its state, and how to set it.
 
-    __slots__ = ("_spawned", "key", "read", "write")
+    Attributes:
+        generator: the Generator itself, whose draws are seen where a function is captured; None for another kind.
+    """
 
-    def __init__(self, key: object, read: Callable[[], Any], write: Callable[[Any], None]) -> None:
+    __slots__ = ("_spawned", "generator", "key", "read", "write")
+
+    def __init__(
+        self,
+        key: object,
+        read: Callable[[], Any],
+        write: Callable[[Any], None],
+        generator: np.random.Generator | None = None,
+    ) -> None:
         self.key = key
         self.read = read
         self.write = write
+        self.generator = generator
         self._spawned = self._children()
 
     def _children(self) -> Any:
@@ -43,10 +55,12 @@ class Source:
 
 def source_of(value: Any) -> Source | None:
     """Return the source for a generator; None for anything else."""
+    generator = None
     if isinstance(value, np.random.Generator):
+        generator = value.real if isinstance(value, GeneratorStandIn) else value
         value = value.bit_generator
     if isinstance(value, np.random.BitGenerator):
-        return Source(value, lambda: value.state, partial(setattr, value, "state"))
+        return Source(value, lambda: value.state, partial(setattr, value, "state"), generator)
     if isinstance(value, np.random.RandomState):
         return Source(value, lambda: value.get_state(legacy=False), value.set_state)
     python = sys.modules.get("random")
@@ -164,12 +178,14 @@ def _is_same_state(one: Any, other: Any) -> bool:
 class Replay:
     """The states from which a run drew its random numbers, to draw the same ones again."""
 
-    __slots__ = ("_gpu", "_states")
+    __slots__ = ("_at", "_gpu", "_slots", "_states")
 
     def __init__(self, sources: list[Source], on_gpu: bool) -> None:
         by_key = {id(source.key): source for source in sources}
         self._states = [(source, source.read()) for source in by_key.values()]
         self._gpu = _CupyState() if on_gpu else None
+        self._at = 0 if (capture := capturing()) is None else len(capture.calls)
+        self._slots: list[Any] = []  # where a replay of a captured function has the states
 
     def run_first(self, function: Callable[..., R], *args: Any) -> R:
         """Call a function, and find which sources it draws from."""
@@ -179,30 +195,66 @@ class Replay:
         self._states = [(source, state) for source, state in self._states if not _is_same_state(state, source.read())]
         if self._gpu is not None and self._gpu.seed is None:
             self._gpu = None
+        self._slots = _noted_states([source for source, _ in self._states], self._at, on_gpu=self._gpu is not None)
         return result
 
     def run_again(self, function: Callable[..., R], *args: Any) -> R:
         """Call a function with the random states of the first run; restore the present states afterwards."""
-        replayed: Callable[..., R] = Replayed(self._states).run
+        replayed: Callable[..., R] = Replayed(self._states, self._slots).run
         return replayed(function, *args) if self._gpu is None else self._gpu.run(replayed, function, *args)
 
 
 class Replayed(Scope):
-    """In which generators begin with given states; at its end they have those that they had before."""
+    """In which generators begin with given states; at its end they have those that they had before.
 
-    __slots__ = ("_before", "_states")
+    Args:
+        states: generators, and the states.
+        slots: where a replay of a captured function has these states; empty elsewhere.
+    """
 
-    def __init__(self, states: list[tuple[Source, Any]]) -> None:
+    __slots__ = ("_before", "_slots", "_slots_before", "_states")
+
+    def __init__(self, states: list[tuple[Source, Any]], slots: Sequence[Any] = ()) -> None:
         self._states = states
         self._before = [(source, source.read()) for source, _ in states]
+        self._slots = slots
+        capture = capturing()
+        at = 0 if capture is None else len(capture.calls)
+        self._slots_before = _noted_states([source for source, _ in states], at) if slots else ()
 
     def _open(self, opened: Any) -> None:
-        for source, state in self._states:
-            source.write(state)
+        _write_states(self._states, self._slots)
 
     def _close(self, opened: Any) -> None:
-        for source, state in self._before:
-            source.write(state)
+        _write_states(self._before, self._slots_before)
+
+
+def _noted_states(sources: Sequence[Source], at: int, *, on_gpu: bool = False) -> list[Any]:
+    """Have a replay read states before the call of this number; return where it has them, and nothing elsewhere."""
+    capture = capturing()
+    if capture is None:
+        return []
+    if on_gpu or any(source.generator is None for source in sources):
+        capture.add_obstacle("a checkpointed function draws from what is no numpy.random.Generator,")
+        return []
+    return [capture.note_state(_state_of, source.generator, at) for source in sources]
+
+
+def _write_states(states: Sequence[tuple[Source, Any]], slots: Sequence[Any]) -> None:
+    for source, state in states:
+        source.write(state)
+    capture = capturing()
+    if capture is not None:
+        for (source, _), slot in zip(states, slots, strict=False):  # there may be none
+            capture.restore_state(_set_state, source.generator, slot)
+
+
+def _state_of(generator: np.random.Generator) -> Any:
+    return generator.bit_generator.state
+
+
+def _set_state(generator: np.random.Generator, state: Any) -> None:
+    generator.bit_generator.state = state
 
 
 class _CupyState(Scope):

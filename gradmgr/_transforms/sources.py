@@ -21,6 +21,9 @@ _VIEWS: tuple[Any, ...] = type({}.keys()), type({}.values()), type({}.items())
 CONTAINERS: Any = (list, tuple, set, frozenset, deque, UserList, *_MAPPINGS, *_VIEWS)
 SMALL = 1 << 11  # bytes of an array that are compared
 
+# Errors of the moment, which say nothing about the object that was read: a later call may succeed.
+PASSING_ERRORS = (MemoryError, RecursionError)
+
 # Built-in functions that read what no name in the code refers to.
 UNSEEN_READERS = frozenset(("open", "input", "eval", "exec", "globals", "__import__"))
 OF_FILES = frozenset(("read_text", "read_bytes"))  # methods that do so

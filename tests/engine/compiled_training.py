@@ -660,6 +660,27 @@ def checkpointed() -> Program:
     return t.program(step)
 
 
+@program
+def checkpointed_with_dropout() -> Program:
+    """The numbers that are drawn again in backward are those of the same call, and the stream goes on behind them."""
+    w, rng, other = tensor(wave(6)), np.random.default_rng(3), np.random.default_rng(4)
+    gm = GradManager().attach(w)
+
+    def block(x: Any) -> Tensor:
+        return F.dropout(gnp.tanh(w * x), 0.5, rng=rng) + other.normal(size=6)
+
+    def step(x: Any) -> Any:
+        with gm:
+            h = gradmgr.checkpoint(block, F.dropout(x, 0.2, rng=rng))
+            h = gradmgr.checkpoint(lambda h: block(gradmgr.checkpoint(block, h)), h)
+            loss = gnp.sum(h * rng.normal(size=6))
+            gm.backward(loss)
+        found, w.grad = w.grad, None
+        return loss, found
+
+    return Program(step, calls_with(*waves(6)), lambda: (rng, other))
+
+
 def _with_hooks_made_in_the_step(register: Callable[[Tensor, Tensor, list[float]], Any], **options: Any) -> Program:
     w, factors = tensor(wave(3)), [2.0]
 
@@ -673,6 +694,19 @@ def _with_hooks_made_in_the_step(register: Callable[[Tensor, Tensor, list[float]
 
     between = {4: lambda: factors.__setitem__(0, 3.0)}
     return Program(step, calls_with(*tensors(3)), lambda: w, between=between, **options)
+
+
+@program
+def draws_in_the_order_of_the_step() -> Program:
+    """A hook of a module draws between draws of the step, one of which takes an array that is there before the hook."""
+    w, rng, module = tensor(wave(6)), np.random.default_rng(3), nn.Identity()
+    module.register_forward_hook(lambda module, args, out: out + rng.normal(size=6))
+
+    def step(x: Any) -> Any:
+        h = module(w * rng.permutation(x))
+        return h * rng.permutation(x), x[:2] + rng.normal(size=2)
+
+    return Program(step, calls_with(*waves(6)), lambda: rng)
 
 
 def _register_all(h: Tensor, x: Tensor, factors: list[float]) -> None:

@@ -184,7 +184,8 @@ COMPILED = [
     *("train MLP with Adam", "train BatchNorm and dropout with Adam", "train LSTM with SGD", "train GPT with Adam"),
     *("train CNN with SGD", "record_and_release, MLP", "manager_of_each_step, MLP", "group_of_managers, MLP"),
     *("higher_order", "gradient_penalty", "meta_learning", "StepLR outside", "grad_scaler"),
-    *("clip the norm, MLP", "average_of_weights_in_place", "checkpointed", "generators_in_turn", "pure: hessian"),
+    *("clip the norm, MLP", "average_of_weights_in_place", "checkpointed", "checkpointed_with_dropout"),
+    *("draws_in_the_order_of_the_step", "generators_in_turn", "pure: hessian"),
     *("pure: vmap of grad", "pure: value_and_grad", "per_example_gradients", "callbacks_of_the_manager"),
     *("gradients_stay, MLP", "hooks_of_tensors", "pure: forward mode", "given: other values"),
 ]
@@ -1358,6 +1359,67 @@ def test_an_error_in_the_recording_call_leaves_no_recorder_and_can_be_repeated()
                 compiled(tensor(wave(3)))
         else:
             same(compiled(tensor(wave(3))), gnp.tanh(tensor(wave(3))))
+
+
+@contextlib.contextmanager
+def error_at(module: str, number: int, error: type[Exception]) -> Iterator[list[str]]:
+    """Raise an error where this function of a module of gradmgr is entered, the functions counted as they are called.
+
+    The list has the function's name, once it was raised.
+    """
+    names, count = list[str](), itertools.count()
+
+    def watch(frame: Any, event: str, arg: Any) -> None:
+        if event == "call" and frame.f_globals.get("__name__") == module and next(count) == number:
+            names.append(frame.f_code.co_name)
+            raise error("injected")
+
+    sys.setprofile(watch)
+    try:
+        yield names
+    finally:
+        sys.setprofile(None)
+
+
+@pytest.mark.filterwarnings("error::gradmgr.errors.CompileWarning")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # in a generator that is left
+@pytest.mark.parametrize("error", [MemoryError, RecursionError])
+@pytest.mark.parametrize(
+    ("module", "numbers"),
+    [
+        ("gradmgr._transforms.name_search", (0, 5, 30, 80)),
+        ("gradmgr._transforms.code_facts", (0, 9)),
+        ("gradmgr._transforms.compared", (0, 9)),
+        ("gradmgr._transforms.environment", (0, 2, 3)),
+        ("gradmgr._transforms.program", (0,)),
+    ],
+)
+def test_an_error_of_the_moment_in_a_first_call_changes_no_later_one(
+    module: str, numbers: tuple[int, ...], error: type[Exception]
+) -> None:
+    """Compiling looks at names, and then makes a program: where that fails the call runs as written."""
+    for number in numbers:
+        t, expected = Training(), Training()
+        step, struck = compile(t.step), list[str]()
+        for k in range(5):
+            with error_at(module, number, error) if k < 2 else contextlib.nullcontext([]) as names:
+                step(*t.batch(k))
+            struck += names
+            expected.step(*expected.batch(k))
+            same([p.numpy() for p in t.model.parameters()], [p.numpy() for p in expected.model.parameters()])
+        assert struck
+        assert "variant for" in step.explain()
+
+
+def test_a_function_whose_captures_all_fail_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*args: Any) -> None:
+        raise RecursionError
+
+    double = compile(lambda x: x * 2)
+    monkeypatch.setattr("gradmgr._transforms.captured_call.Environment", fail)
+    with one_warning("each attempt to capture it ends in a RecursionError"):
+        for _ in range(12):
+            same(double(wave(3)), wave(3) * 2)
 
 
 def test_a_backward_without_a_recording_is_the_error_of_eager() -> None:

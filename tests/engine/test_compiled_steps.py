@@ -684,6 +684,108 @@ def test_code_of_the_program_runs_once_where_a_gradient_or_a_dtype_is_another(ma
     assert "variant for" in step.explain()
 
 
+Made = tuple[GradManager, Callable[[Any], Tensor]]
+
+
+def _set_in_forward(count: Tensor, w: Tensor, other: Tensor) -> Made:
+    class Setting(Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Any:
+            count[...] += 1
+            if count.item() >= 5:
+                other.grad = tensor(wave(3, at=count.item()))
+            return 2 * x
+
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Any:
+            return 2 * g
+
+    return GradManager().attach([w, other]), lambda x: gnp.sum(Setting.apply(w * x) * other)
+
+
+def _set_in_hook(count: Tensor, w: Tensor, other: Tensor) -> Made:
+    gm = GradManager().attach([w, other])
+
+    def hook(grad: Tensor) -> None:
+        count[...] += 1
+        if count.item() >= 5:
+            gm.clear_grad()
+
+    def loss(x: Any) -> Tensor:
+        product = w * x
+        product.register_hook(hook)
+        return gnp.sum(product * other)
+
+    return gm, loss
+
+
+def _set_in_callback(count: Tensor, w: Tensor, other: Tensor) -> Made:
+    class Callback:
+        def __call__(self, t: Tensor, grad: Tensor) -> Tensor:
+            return grad
+
+        def finish(self, manager: GradManager) -> None:
+            count[...] += 1
+            if count.item() >= 5:
+                setattr(w, "grad", None)  # noqa: B010  # one more way to write it
+
+    return GradManager().attach([w, other], callbacks=Callback()), lambda x: gnp.sum(w * other * x)
+
+
+def _sets_gradients(make: Callable[[Tensor, Tensor, Tensor], Made]) -> Compared:
+    """A step in which code that runs each time sets gradients from the fifth call on."""
+    w, other, count = tensor(wave(3)), tensor(wave(3, at=2)), tensor(0)
+    gm, loss = make(count, w, other)
+
+    def step(x: Any) -> Tensor:
+        with gm:
+            y = loss(x)
+            gm.backward(y)
+        return y
+
+    return Compared(step, [((wave(3, at=k),), {}) for k in range(CALLS)], lambda: (w, other, count))
+
+
+@pytest.mark.parametrize("make", [_set_in_forward, _set_in_hook, _set_in_callback])
+def test_code_that_runs_each_time_and_sets_gradients_runs_once(make: Any, native: bool) -> None:
+    """A replay would find it out too late, so there is none; the warning names the line."""
+    expected = history(_sets_gradients(make))
+    with pytest.warns(errors.CompileWarning, match=r"sets gradients, at .*test_compiled_steps.py:\d+, on which"):
+        found = history(_sets_gradients(make), lambda step: compile(step, native=native))
+    assert first_difference(found, expected) == ""
+
+
+@pytest.mark.parametrize("replaces", [False, True])
+def test_gradients_that_a_hook_sets_unseen_are_noticed_once(replaces: bool, native: bool) -> None:
+    """The call in which they are runs again; all later ones run as written."""
+
+    def make(count: Tensor, w: Tensor, other: Tensor) -> Made:
+        def act() -> None:
+            count[...] += 1
+            if count.item() >= 5:
+                w.grad = tensor(wave(3, at=count.item())) if replaces else None
+
+        def loss(x: Any) -> Tensor:
+            product = w * x
+            product.register_hook(lambda grad: act())
+            return gnp.sum(product * other)
+
+        return GradManager().attach([w, other]), loss
+
+    made = _sets_gradients(make)
+    step, (_, _, count) = compile(made.step, native=native), made.state()
+    counted = []
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        for args, _ in made.calls:
+            step(*args)
+            counted.append(count.item())
+    assert counted == [1, 2, 3, 4, 6, 7, 8]
+    (text,) = [str(w.message) for w in warned]
+    assert "test_compiled_steps.py:" in text
+    assert "has run twice" in text
+
+
 def test_a_function_with_a_recorded_step_runs_eagerly():
     """Its derivatives are those of the step, and not of values that it left."""
     w = tensor([0.3, -0.8, 1.1])
