@@ -11,9 +11,10 @@ from __future__ import annotations
 import ctypes
 import functools
 import importlib
+import itertools
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ import numpy as np
 from gradmgr import errors
 
 Array = Any
+LayoutFacts = tuple[type, tuple[int, ...], np.dtype[Any], tuple[int, ...]]  # class, shape, dtype, strides
 
 VERSION = 3  # of the machine: the layout of its words
 _CALL_INFO = b"numpy_1.24_ufunc_call_info"  # the structure that NumPy fills in, which is named by its version
@@ -73,6 +75,20 @@ class _MethodDef(ctypes.Structure):
     )
 
 
+class _ArrayFacts(ctypes.Structure):
+    """What an array holds from its class on, as the machine reads it."""
+
+    _fields_ = (
+        ("kind", ctypes.c_void_p),
+        ("data", ctypes.c_void_p),
+        ("axes", ctypes.c_int),
+        ("extents", ctypes.c_void_p),
+        ("strides", ctypes.c_void_p),
+        ("base", ctypes.c_void_p),
+        ("dtype", ctypes.c_void_p),
+    )
+
+
 class Machine:
     """The loaded machine."""
 
@@ -82,6 +98,8 @@ class Machine:
         run = self.address("run")
         self._method = _MethodDef(b"run", run, _METH_FASTCALL, None)  # must outlive the functions made of it
         api = ctypes.pythonapi
+        test = self.address("test_layouts") if self.has("test_layouts") else 0
+        self._layout_method = _MethodDef(b"test_layouts", test, _METH_FASTCALL, None)  # likewise
         self._make_function = _prototype("PyCFunction_NewEx", [ctypes.c_void_p, ctypes.py_object, ctypes.py_object])
         self._capsule_pointer = api.PyCapsule_GetPointer
         self._capsule_pointer = _prototype("PyCapsule_GetPointer", [ctypes.py_object, ctypes.c_char_p], ctypes.c_void_p)
@@ -90,9 +108,11 @@ class Machine:
     def _set_up(self) -> None:
         """Tell the machine where Python's functions are, and where in an array the address of its data stands."""
         offset = object.__basicsize__
-        probe = np.empty(3)
-        if ctypes.c_void_p.from_address(id(probe) + offset).value != probe.ctypes.data:
-            raise MachineError("the address of an array's data does not stand where it is expected")
+        probe = np.empty((3, 2))
+        facts = _ArrayFacts.from_address(id(probe) + offset - ctypes.sizeof(ctypes.c_void_p))
+        found = facts.kind, facts.data, facts.axes, facts.base, facts.dtype
+        if found != (id(np.ndarray), probe.ctypes.data, 2, None, id(probe.dtype)):
+            raise MachineError("the address of an array's data, or its dtype, does not stand where it is expected")
         names = ("Py_IncRef", "PyLong_FromLong", "PyEval_SaveThread", "PyEval_RestoreThread")
         addresses = [_address(getattr(ctypes.pythonapi, name)) for name in names]
         setup = self._library.gradmgr_setup
@@ -128,6 +148,20 @@ class Machine:
     def function(self, words: Array) -> Callable[..., int | None]:
         """Return a function of arrays that runs a segment: None, or the number of words before where it stopped."""
         return self._make_function(ctypes.addressof(self._method), words, None)  # type: ignore[no-any-return]  # a function
+
+    def layout_test(self, layouts: Sequence[LayoutFacts]) -> Callable[..., int | None]:
+        """Return a function of arrays: None where they have these layouts, else the number of one that may not.
+
+        A dtype counts as another where it is another object; those in `layouts` must be kept.
+
+        Raises:
+            MachineError: the machine is of an earlier release, and has no such test; `has("test_layouts")` tells.
+        """
+        if not self._layout_method.function:
+            raise MachineError("the installed gradmgr-native has no test of layouts; install it again")
+        words = [[id(kind), id(dtype), len(shape), *shape, *strides] for kind, shape, dtype, strides in layouts]
+        made = np.array(list(itertools.chain(*words)), np.int64)
+        return self._make_function(ctypes.addressof(self._layout_method), made, None)  # type: ignore[no-any-return]  # as above
 
     def loop(self, ufunc: np.ufunc, dtypes: tuple[Any, ...], *, reduction: bool = False) -> UfuncLoop | None:
         """Return the loop of a ufunc for dtypes, and types of Python numbers; None where it needs Python or is none."""

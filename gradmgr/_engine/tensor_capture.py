@@ -94,7 +94,9 @@ _SAME_LAYOUT = (
 )
 layout_of.condition = _SAME_LAYOUT  # type: ignore[attr-defined]  # as above
 layout_on_gpu.condition = f"{_SAME_LAYOUT} and {{0}}.device.id == {{5}}"  # type: ignore[attr-defined]  # as above
+layout_of.tests_layout = True  # type: ignore[attr-defined]  # as above
 _LAYOUTS = (layout_of, layout_on_gpu)
+array_of.reads_tensor = grad_of.reads_tensor = has_grad.reads_tensor = True  # type: ignore[attr-defined]  # as above
 has_grad.condition = "(getattr({0}, '_grad', None) is None) is not {1}"  # type: ignore[attr-defined]  # as above
 is_grad.condition = "(getattr({0}, '_grad', None) is {1}) is {2}"  # type: ignore[attr-defined]  # as above
 

@@ -668,15 +668,14 @@ class Chunk:
             and getrefcount(self._flat) <= self._flat_references
         ):
             return False
-        for p, view in zip(params, views, strict=True):  # takes half the time of `all(map(...))`
-            if p._array is not view:
+        # Half the time of `all(map(...))`; to say that both are of one length, which they are, would take 0.2 us.
+        for p, view in zip(params, views):  # noqa: B905  # see above
+            if p._array is not view or p._rec is not None:
                 return False
         if plan.by_step is not None or plan is not self._filled_by:
             run = self._one_run[0]
             run.set_step(step, plan)
             self._constants_of(run)
-        for p in params:
-            p._rec = None
         calls.append((update, self._flat, *rows, *self.pick(given)))  # type: ignore[misc]  # there is one
         if plan.counts_step:
             calls.append((setattr, self, "_common_steps", self._common_steps + 1))

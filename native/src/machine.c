@@ -171,6 +171,35 @@ EXPORT void *gradmgr_run(void *self, void *const *args, word count)
     return python.none;
 }
 
+/* What an array holds, from the end of the head that each object of Python's has: its class, which is the last of the
+ * head, and what NumPy's ABI says of arrays. The loader has tested that they stand there. */
+typedef struct {
+    const void *kind;
+    const char *data;
+    int axes;
+    const word *extents, *strides;
+    const void *base, *dtype;
+} array_facts;
+
+/* What Python calls, as a function of arrays: None where each has the class, dtype, shape and strides that the words
+ * say, else the number of the first that has not. For each array: class, dtype, axes n, n extents, n strides. */
+EXPORT void *gradmgr_test_layouts(void *self, void *const *args, word count)
+{
+    const word *expected = (const word *)data_of(self);
+    for (word k = 0; k < count; k++) {
+        const array_facts *found = (const array_facts *)((char *)args[k] + python.data_offset - sizeof(void *));
+        const word axes = expected[2], *extents = expected + 3, *strides = extents + axes;
+        if ((word)found->kind != expected[0] || (word)found->dtype != expected[1] || found->axes != axes)
+            return python.make_integer((long)k);
+        for (word d = 0; d < axes; d++)
+            if (found->extents[d] != extents[d] || found->strides[d] != strides[d])
+                return python.make_integer((long)k);
+        expected = strides + axes;
+    }
+    python.take_reference(python.none);
+    return python.none;
+}
+
 /* ---------------------------------------------------------------- loops of our own */
 
 #define LOOP_HEAD(name) \

@@ -225,6 +225,29 @@ def test_arrays_that_are_not_aligned_are_refused() -> None:
         native(x)
 
 
+class _OfAnotherClass(np.ndarray):
+    pass
+
+
+def test_the_machine_finds_each_array_of_another_layout() -> None:
+    a = normal(3, 4).astype(np.float32)
+    others = (
+        *(a.T, a[:2], a[:, :3], a[None], a.reshape(-1), np.float32(1), np.repeat(a, 2, axis=1)[:, ::2], a.view("i4")),
+        *(a.astype(np.float64), a.view(">f4"), a.view(_OfAnotherClass), None, 1.0),
+    )
+    test = MACHINE.layout_test([(np.ndarray, a.shape, a.dtype, a.strides)] * 3)
+    assert test(a, a, a.copy()) is None
+    assert [test(a, other, a) for other in others] == [1] * len(others)
+    assert [test(a, a, other) for other in others] == [2] * len(others)
+
+
+def test_the_machine_knows_arrays_of_any_number_of_axes() -> None:
+    arrays = [np.empty(()), np.empty(0), *[np.empty((2,) * axes, "c16").T for axes in range(1, 9)]]
+    test = MACHINE.layout_test([(np.ndarray, a.shape, a.dtype, a.strides) for a in arrays])
+    assert test(*arrays) is None
+    assert test(*arrays[:-1], arrays[-1].T) == len(arrays) - 1
+
+
 def test_no_warning_is_raised_or_left_behind(recwarn: pytest.WarningsRecorder) -> None:
     native, _, _ = both(lambda x: [np.log(x), x / 0.0, x * 1e308 * 10], np.ones(3))
     recwarn.clear()
