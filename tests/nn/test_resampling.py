@@ -12,7 +12,7 @@ RANDOM = np.random.default_rng(0)
 INPUTS = {shape: RANDOM.standard_normal(shape) for shape in ((2, 3, 5), (2, 3, 5, 4), (1, 2, 3, 4, 5))}
 MODES = {3: ("linear",), 4: ("bilinear", "bicubic"), 5: ("trilinear",)}
 SIZES = [{"size": 7}, {"size": 2}, {"size": 1}, {"scale_factor": 1.7}, {"scale_factor": 0.6}]
-SIZES += [{"scale_factor": factor} for factor in (1.01, 1.15, 1.24)]  # some or all lengths stay the same
+SIZES += [{"scale_factor": factor} for factor in (1.01, 1.15, 1.24, 2.19)]  # some lengths stay the same or double
 SIZES.append({"scale_factor": 1.7, "recompute_scale_factor": True})
 
 
@@ -69,6 +69,22 @@ def test_derivatives_of_samples_are_numeric_ones_to_second_order(mode, padding_m
 
     assert gradcheck(function, points)
     assert gradgradcheck(function, points)
+
+
+@pytest.mark.parametrize("mode", ["bilinear", "nearest"])
+@pytest.mark.parametrize(
+    ("shape", "positions"),
+    [((0, 2, 3, 4), (0, 2, 1, 2)), ((2, 0, 3, 4), (2, 2, 1, 2)), ((1, 2, 2, 3, 4), (1, 0, 2, 1, 3))],
+)
+def test_samples_of_no_images_channels_or_positions_are_none(shape, positions, mode):
+    x, grid = tensor(np.ones(shape)), tensor(np.zeros(positions))
+    with GradManager().attach([x, grid]) as gm:
+        z = F.grid_sample(x, grid, mode)
+        gm.backward(np.sum(z))
+    assert z.shape == (*shape[:2], *positions[1:-1])
+    assert not x.grad.numpy().any()
+    assert x.grad.shape == shape
+    assert grid.grad.shape == positions
 
 
 @pytest.mark.parametrize("far", [np.nan, np.inf, -np.inf, 1e30])

@@ -182,7 +182,7 @@ class _Sampling(NamedTuple):
 
         Both are (batch, positions). With slopes, after each weight comes its derivative.
         """
-        coordinate = grid[..., len(self.orders) - 1 - axis].reshape((grid.shape[0], -1))
+        coordinate = _flat(grid[..., len(self.orders) - 1 - axis], 1)
         order, taps = self.orders[axis], []
         for position, weights in self._taps(coordinate, n, [order, order + 1] if with_slopes else [order]):
             limited = np.clip(position, 0, n - 1)
@@ -247,6 +247,11 @@ class _Sampling(NamedTuple):
         return np.where((place >= 0) & (place <= n - 1), sign, np.zeros_like(sign))
 
 
+def _flat(a: Any, lead: int) -> Any:
+    """Return an array with all axes but the first ones as one, also where there is no number."""
+    return a.reshape((*a.shape[:lead], math.prod(a.shape[lead:])))
+
+
 def _flat_index(lengths: tuple[int, ...], positions: Sequence[Any]) -> Any:
     index = positions[0]
     for n, position in zip(lengths[1:], positions[1:], strict=True):
@@ -304,7 +309,7 @@ def _sample_kernel(x: Any, grid: Any, sampling: _Sampling) -> Any:
     lengths, made = x.shape[2:], (*x.shape[:2], *grid.shape[1:-1])
     if (kernel := _find_kernel("grid_sample", grid, lengths, sampling, x)) is not None:
         return _run(kernel, (x, grid), native_kernels.empty(made, x, grid), x.shape[1], lengths, sampling)
-    flat, total = x.reshape((*x.shape[:2], -1)), None
+    flat, total = _flat(x, 2), None
     for index, weight in sampling.all_taps(grid, lengths):
         part = _read(flat, index)
         part = part if weight is None else part * weight[:, None]
@@ -320,7 +325,7 @@ def _spread_kernel(value: Any, grid: Any, lengths: tuple[int, ...], sampling: _S
         given = value, grid
         return _run(kernel, given, native_kernels.empty(made, *given), value.shape[1], lengths, sampling)
     flat, total = (*value.shape[:2], math.prod(lengths)), None
-    value = value.reshape((*value.shape[:2], -1))
+    value = _flat(value, 2)
     for index, weight in sampling.all_taps(grid, lengths):
         part = scatter(value if weight is None else value * weight[:, None], flat, _of_each_image(index, flat))
         total = part if total is None else total + part
@@ -361,7 +366,7 @@ def _slopes_by_numpy(g: Any, x: Any, grid: Any, sampling: _Sampling) -> Any:
     """Return what `_grid_vjp` does; each tap is found and read once for all axes."""
     lengths, axes = x.shape[2:], range(x.ndim - 2)
     by_axis = [sampling.taps_of_axis(grid, n, axis, with_slopes=True) for axis, n in enumerate(lengths)]
-    flat, g = x.reshape((*x.shape[:2], -1)), g.reshape((*g.shape[:2], -1))
+    flat, g = _flat(x, 2), _flat(g, 2)
     totals: list[Any] = [0] * len(axes)
     for taps in itertools.product(*by_axis):
         index = _flat_index(lengths, [position for position, _ in taps])

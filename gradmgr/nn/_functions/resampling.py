@@ -136,7 +136,7 @@ def interpolate(
         size: the new lengths, an integer for all axes or one for each.
         scale_factor: instead of size, the factor of the lengths, a number or one for each axis; lengths are rounded
             down. An axis whose length stays the same by that is copied, as torch does, but for "bicubic",
-            "nearest-exact", and "nearest" of lines and volumes.
+            "nearest-exact", and "nearest" of lines and volumes; "nearest" of planes doubles one if its length is.
         mode: "nearest", whose positions are torch's, rounded down; "nearest-exact"; "linear" for lines, "bilinear" and
             "bicubic" for planes, "trilinear" for volumes; or "area", for means of windows that cover the input.
         align_corners: for the modes in between, whether the first and last numbers of input and result coincide,
@@ -171,12 +171,14 @@ def interpolate(
         for axis, new in enumerate(lengths, 2):
             z = mean_of_windows(z, axis, new)
         return narrow_to(z, x.dtype)
-    # As torch, which copies an axis whose length stays the same in these modes alone.
-    copies = mode not in ("bicubic", "nearest-exact") and (mode != "nearest" or x.ndim == 4)
+    # As torch, which takes the lengths, not the factor, where an axis stays as it is, and for the nearest where it is
+    # doubled; in these modes alone.
+    by_lengths = mode == "nearest" and x.ndim == 4
+    copies = by_lengths or mode in _AXES.values()
     resized: list[Taps | None] = []
     found: dict[tuple[int, int, float], Taps] = {}  # axes of equal lengths have the same
     for old, new, factor in zip(x.shape[2:], lengths, factors, strict=True):
-        step = old / new if factor is None else 1 / factor
+        step = old / new if factor is None or (by_lengths and new == 2 * old) else 1 / factor
         if new == old and (factor in (None, 1) or copies):
             resized.append(None)
             continue
