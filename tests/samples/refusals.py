@@ -858,8 +858,8 @@ def _of_autograd() -> dict[str, dict[str, tuple[LayerCall, ...]]]:
     for name in ("const_graph", "const_graph_unary"):
         found[f"misc.tracers.{name}"] = {"TypeError": _NO_FUNCTION}
     for name in ("defjvp_argnum", "defjvp_argnums", "defvjp_argnum", "defvjp_argnums"):
-        found[f"extend.{name}"] = {"TypeError": (built(np.sin, abs),)}
-    found["extend.def_linear"] = {"TypeError": (built(np.sin),)}
+        found[f"extend.{name}"] = {"TypeError": (built(3, abs),)}
+    found["extend.def_linear"] = {"TypeError": (built(3),)}
     found["misc.optimizers.unflatten_optimizer"] = {"TypeError": _NO_FUNCTION}
     for name in ("sgd", "rmsprop", "adam"):
         found[f"misc.optimizers.{name}"] = {"ValueError": (built(lambda x, i: np.ones(3), np.ones(2)),)}

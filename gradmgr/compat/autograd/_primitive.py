@@ -327,22 +327,20 @@ def _saved(ctx: Any) -> tuple[_Call, list[Any], Any]:
 
 
 def _checked(fun: Any, asked: str) -> Primitive:
-    """Return the primitive to declare a rule for; for gradmgr's own functions warn, and return one never called."""
+    """Return the primitive to declare a rule for; for any other function warn, and return one that is never called."""
     if isinstance(fun, functools.partial):
         fun = fun.func
     if isinstance(fun, Primitive):
         return fun
-    if (getattr(fun, "__module__", None) or "").startswith("gradmgr."):
-        errors.warn(
-            f"{asked}: {fun.__name__} keeps the derivative that gradmgr has for it, and the one declared here is not "
-            f"used; to use it, declare it for primitive({fun.__name__}) and call that",
-            UserWarning,
-        )
-        return Primitive(fun)
-    raise TypeError(
-        f"{asked} declares the derivative of a function that `primitive` made; found {fun!r}; wrap it with "
-        "primitive(...) and declare it for what that returns"
+    errors.check_function(fun, asked)
+    name = getattr(fun, "__name__", "fun")
+    errors.warn(
+        f"{asked}: the rule declared for {name} is not used, as `primitive` did not make it: a function of gradmgr's "
+        f"keeps its derivative, and any other is differentiated through; declare the rule for primitive({name}), and "
+        "call that",
+        UserWarning,
     )
+    return Primitive(fun)
 
 
 def _by_argnum(makers: Sequence[Any], argnums: Iterable[int] | None, asked: str) -> dict[int, Any]:
@@ -371,7 +369,7 @@ def register_notrace(trace_type: type, primitive_fun: Any) -> None:
     np.float64(2.0)
 
     Raises:
-        TypeError: `trace_type` is another class, or `primitive_fun` was not made by `primitive`.
+        TypeError: `trace_type` is another class, or `primitive_fun` is not a function.
     """
     if trace_type not in (VJPNode, JVPNode):
         raise TypeError(f"register_notrace: the first argument is VJPNode or JVPNode; found {trace_type!r}")
@@ -383,7 +381,7 @@ def defvjp_argnums(fun: Any, vjpmaker: VjpMaker) -> None:
     """Declare the vjp by all arguments at once: vjpmaker(argnums, ans, args, kwargs)(g) gives one for each argnum.
 
     Raises:
-        TypeError: `fun` was not made by `primitive`.
+        TypeError: `fun` is not a function.
 
     >>> from gradmgr.compat.autograd import grad
     >>> from gradmgr.compat.autograd.extend import defvjp_argnums, primitive
@@ -399,7 +397,7 @@ def defvjp_argnum(fun: Any, vjpmaker: VjpMaker) -> None:
     """Declare the vjp by any argument: vjpmaker(argnum, ans, args, kwargs)(g).
 
     Raises:
-        TypeError: `fun` was not made by `primitive`.
+        TypeError: `fun` is not a function.
 
     >>> from gradmgr.compat.autograd import grad
     >>> from gradmgr.compat.autograd.extend import defvjp_argnum, primitive
@@ -422,7 +420,7 @@ def defvjp(fun: Any, *vjpmakers: VjpMaker | None, argnums: Iterable[int] | None 
     None in place of a vjpmaker means zeros. An argument without one raises where it is differentiated by.
 
     Raises:
-        TypeError: `fun` was not made by `primitive`; a vjpmaker is no function.
+        TypeError: `fun` or a vjpmaker is not a function.
 
     >>> from gradmgr.compat.autograd import grad
     >>> from gradmgr.compat.autograd.extend import defvjp, primitive
@@ -449,7 +447,7 @@ def defjvp_argnums(fun: Any, jvpmaker: JvpMaker) -> None:
     """Declare the tangent of the result: jvpmaker(argnums, gs, ans, args, kwargs), of all tangents `gs` at once.
 
     Raises:
-        TypeError: `fun` was not made by `primitive`.
+        TypeError: `fun` is not a function.
 
     >>> from gradmgr.compat.autograd import make_jvp
     >>> from gradmgr.compat.autograd.extend import defjvp_argnums, primitive
@@ -467,7 +465,7 @@ def defjvp_argnum(fun: Any, jvpmaker: JvpMaker) -> None:
     """Declare the tangent of the result along any argument, jvpmaker(argnum, g, ans, args, kwargs).
 
     Raises:
-        TypeError: `fun` was not made by `primitive`.
+        TypeError: `fun` is not a function.
 
     >>> from gradmgr.compat.autograd import make_jvp
     >>> from gradmgr.compat.autograd.extend import defjvp_argnum, primitive
@@ -517,7 +515,7 @@ def def_linear(fun: Any) -> None:
     """Declare that a primitive is linear in each of its arguments, for forward mode.
 
     Raises:
-        TypeError: `fun` was not made by `primitive`.
+        TypeError: `fun` is not a function.
 
     >>> import numpy
     >>> from gradmgr.compat.autograd import make_jvp

@@ -38,7 +38,11 @@ def _of_values(name: str) -> Callable[..., Any]:
 
     @functools.wraps(plain, updated=())
     def function(*args: Any, **kwargs: Any) -> Any:
-        return (traced if holds_traced(args) or holds_traced(kwargs) else plain)(*args, **kwargs)
+        if not (holds_traced(args) or holds_traced(kwargs)):
+            return plain(*args, **kwargs)
+        if kwargs.get("dtype") is object:  # a list of objects that are traced numbers is an array of these numbers
+            del kwargs["dtype"]
+        return traced(*args, **kwargs)
 
     return function
 
