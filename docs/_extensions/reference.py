@@ -360,7 +360,8 @@ def _signature(node: ast.FunctionDef) -> tuple[str, str]:
             del group[0]
             break
     result = "" if node.returns is None else ast.unparse(node.returns)
-    return f"({ast.unparse(arguments)})", result
+    # The stubs name Python's bool so where `bool` is NumPy's.
+    return re.sub(r"\b_bool\b", "bool", f"({ast.unparse(arguments)})"), re.sub(r"\b_bool\b", "bool", result)
 
 
 def _signature_of(
