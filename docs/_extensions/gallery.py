@@ -53,13 +53,15 @@ def docstring(name: str) -> str:
 
 
 def with_options_as_code(text: str) -> str:
-    """Put options between backquotes, where they are not: else two hyphens would become a dash.
+    """Put options between backquotes, where they are in no code: else two hyphens would become a dash.
 
     >>> with_options_as_code("Draw it; --out names the file, and `--steps 5` makes it short.")
     'Draw it; `--out` names the file, and `--steps 5` makes it short.'
+    >>> with_options_as_code("    python draw.py --out a.png")
+    '    python draw.py --out a.png'
     """
-    parts = re.split(r"(`[^`]*`)", text)
-    return "".join(part if part.startswith("`") else OPTION.sub(r"`\1`", part) for part in parts)
+    parts = re.split(r"(`[^`]*`|^    .*$)", text, flags=re.MULTILINE)
+    return "".join(part if part.startswith(("`", "    ")) else OPTION.sub(r"`\1`", part) for part in parts)
 
 
 def picture(name: str) -> str | None:

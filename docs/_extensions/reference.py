@@ -103,7 +103,7 @@ def public_names(module: str) -> tuple[str, ...]:
     elif module == "gradmgr.errors":
         names = [name for name, value in vars(found).items() if isinstance(value, type) and value.__module__ == module]
     else:
-        names = found.__all__
+        names = sorted(found.__all__, key=str.lower)
     return tuple([name for name in names if not isinstance(getattr(found, name), ModuleType)])
 
 
@@ -265,7 +265,7 @@ def _entry(name: str) -> list[str]:
         return [f".. autofunction:: {name}", ""]
     if issubclass(value, BaseException):
         return [f".. autoexception:: {name}", "   :show-inheritance:", ""]
-    left_out = list(refused_members(value))
+    left_out = [*refused_members(value), "run"]  # `run` of modes is what the functions call that they decorate
     if name != "gradmgr.nn.Module":  # what every layer shows of itself
         left_out.append("extra_repr")
     options = ["   :members:", f"   :exclude-members: {', '.join(left_out)}"]
@@ -360,7 +360,8 @@ def _signature(node: ast.FunctionDef) -> tuple[str, str]:
             del group[0]
             break
     result = "" if node.returns is None else ast.unparse(node.returns)
-    return f"({ast.unparse(arguments)})", result
+    # The stubs name Python's bool so where `bool` is NumPy's.
+    return re.sub(r"\b_bool\b", "bool", f"({ast.unparse(arguments)})"), re.sub(r"\b_bool\b", "bool", result)
 
 
 def _signature_of(

@@ -152,12 +152,12 @@ def _transposed(self: Tensor) -> Tensor:
 
 def _real(self: Tensor) -> Tensor:
     """The real part."""
-    return arithmetic.real(self)
+    return arithmetic.real(self)  # type: ignore[no-any-return]  # as above
 
 
 def _imag(self: Tensor) -> Tensor:
     """The imaginary part."""
-    return arithmetic.imag(self)
+    return arithmetic.imag(self)  # type: ignore[no-any-return]  # as above
 
 
 def _choose(self: Tensor, choices: Any, out: Any = None, mode: str = "raise") -> Any:

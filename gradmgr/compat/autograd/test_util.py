@@ -109,10 +109,10 @@ def check_grads(f: Callable[..., Any], x: Any, modes: Sequence[str] = ("fwd", "r
     """Return a function of f's arguments that compares its derivatives with difference quotients.
 
     Args:
-        f: the function.
-        x: the argument of number `argnum`, which stands second in the call: check_grads(f, argnum)(*args).
-        modes: "fwd" for forward mode, "rev" for reverse mode.
-        order: up to which order.
+        f: the function, with the number of the argument, or several, to differentiate by: check_grads(f, 1)(a, b).
+        x: that argument, which the call of the result gives.
+        modes: "fwd" for forward mode, "rev" for reverse mode; by name.
+        order: up to which order; by name.
 
     >>> import gradmgr.compat.autograd.numpy as np
     >>> from gradmgr.compat.autograd.test_util import check_grads
