@@ -426,7 +426,7 @@ class TensorCapture(Capture):
         """Note as an obstacle what the function has changed of what it has seen; stand-ins are still in place."""
         for condition in self.conditions.values():
             if not condition.holds():
-                self.obstacles.append(f"the function changes {condition.what}")
+                self.obstacles.append(f"the function changes {condition.what}; do that outside of it")
                 self.changes_state = True
 
     def clean_up_by(self, method: Callable[[BaseException], None]) -> None:

@@ -58,7 +58,7 @@ def source_of(value: Any) -> Source | None:
     generator = None
     if isinstance(value, np.random.Generator):
         generator = value.real if isinstance(value, GeneratorStandIn) else value
-        value = value.bit_generator
+        value = generator.bit_generator
     if isinstance(value, np.random.BitGenerator):
         return Source(value, lambda: value.state, partial(setattr, value, "state"), generator)
     if isinstance(value, np.random.RandomState):

@@ -177,7 +177,7 @@ class Module:
 
     def _see(self) -> None:
         """Let a capture know that its program depends on this module's attributes."""
-        see(self, _state_of, f"an attribute of {type(self).__name__}")
+        see(self, _state_of, f"an attribute of {type(self).__name__}, such as training")
 
     def register_forward_pre_hook(
         self, hook: Callable[..., Any], *, prepend: bool = False, with_kwargs: bool = False
