@@ -1064,7 +1064,7 @@ def refuse_in_replay(what: str) -> None:
     """Note, while a function is captured, that its calls cannot be made again because of what it reads now."""
     capture = capturing()
     if capture is not None:
-        capture.add_obstacle(what)
+        capture.add_obstacle(f"it asks for {what}; do that outside of the function,")
 
 
 def call_whole(function: Callable[..., Any], *args: Any, changes: Iterable[Tensor] | None = None) -> Any:

@@ -111,9 +111,9 @@ class CapturedCall:
         if self._not_captured:
             return
         if signature.is_changed(args, keywords, leaves):
-            self.capture.obstacles.append("the function changes a list or a dict that it is given")
+            self.capture.obstacles.append("the function changes a list or a dict that it is given; return what is new")
         if current() is not state:
-            self.capture.obstacles.append("a recording that begins in the function goes on after it")
+            self.capture.obstacles.append("a recording that begins in it goes on after it; end it in the function")
         self.result = without_stand_ins(tree)  # what the caller gets whatever happens to the capture
         self._do_unless_passing_error(self._finish, tree)
 

@@ -235,7 +235,7 @@ def _noted_states(sources: Sequence[Source], at: int, *, on_gpu: bool = False) -
     if capture is None:
         return []
     if on_gpu or any(source.generator is None for source in sources):
-        capture.add_obstacle("a checkpointed function draws from what is no numpy.random.Generator,")
+        capture.add_obstacle("a checkpointed function draws from what is no numpy.random.Generator; draw from one,")
         return []
     return [capture.note_state(_state_of, source.generator, at) for source in sources]
 
