@@ -10,11 +10,12 @@ import numpy as np
 
 from gradmgr._arrays.captured import CapturedArray, CaptureError, difference, generators_in, is_branch
 from gradmgr._arrays.gpu import is_on_gpu
+from gradmgr._engine.captured_slots import run_captured
 from gradmgr._engine.cleanup import complete, without_collections
 from gradmgr._engine.containers import leaves_of, rebuilt
 from gradmgr._engine.context import current
 from gradmgr._engine.tensor import Tensor
-from gradmgr._engine.tensor_capture import TensorCapture, run_captured
+from gradmgr._engine.tensor_capture import TensorCapture
 from gradmgr._transforms.accumulation import without_stand_ins
 from gradmgr._transforms.environment import Environment
 from gradmgr._transforms.gradient_writes import line_that_sets_gradients

@@ -14,8 +14,8 @@ import numpy as np
 from gradmgr import errors
 from gradmgr._arrays import libraries
 from gradmgr._arrays.atomic import run_atomically
+from gradmgr._engine.capture_notes import call_whole
 from gradmgr._engine.tensor import Tensor, raw, wrap
-from gradmgr._engine.tensor_capture import call_whole
 from gradmgr.distributed._group import Group
 from gradmgr.distributed._world import group as resolve_group
 from gradmgr.optim import LBFGS, Optimizer, SparseAdam

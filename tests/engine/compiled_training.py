@@ -749,7 +749,7 @@ def train_in_the_step_and_eval_outside() -> Program:
         t.model.train()
         return t.step(x, y)
 
-    between = {k: t.model.eval for k in (3, 5, 6)}
+    between = dict.fromkeys((3, 5, 6), t.model.eval)
     return t.program(step, between=between)
 
 
