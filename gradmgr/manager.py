@@ -16,6 +16,7 @@ from gradmgr._engine import write_lock
 from gradmgr._engine.attachment import Attachments, Callback, attachable, callback_list, named, place_of
 from gradmgr._engine.backward import BackwardRun, run_endings
 from gradmgr._engine.backward_pass import context_of_pass, run_backward
+from gradmgr._engine.capture_notes import see
 from gradmgr._engine.cleanup import complete
 from gradmgr._engine.collector import interrupts_here
 from gradmgr._engine.context import add_interceptor, close_recorders_of, enter_recorders, leave_recorders
@@ -28,7 +29,6 @@ from gradmgr._engine.observers import Observer
 from gradmgr._engine.seeds import Seeds, seeds_of
 from gradmgr._engine.tape import Tape
 from gradmgr._engine.tensor import Tensor, describe, wrap
-from gradmgr._engine.tensor_capture import see
 from gradmgr._engine.turns import turns
 from gradmgr._engine.wrong_calls import explained, unexpected
 

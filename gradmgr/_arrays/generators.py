@@ -20,6 +20,16 @@ class CapturedGenerator(np.random.Generator, GeneratorStandIn):
         super().__init__(generator.bit_generator)
         self.real = generator
 
+    @property
+    def bit_generator(self) -> Any:
+        """That of the Generator, whose state others may read and set by it."""
+        capture = capturing()
+        if capture is not None:
+            capture.add_obstacle(
+                "it reads bit_generator of a Generator, by which the state may be set; do that outside of the function,"
+            )
+        return self.real.bit_generator
+
 
 def _drawing(name: str) -> Callable[..., Any]:
     def draw(self: CapturedGenerator, *args: Any, **keywords: Any) -> Any:

@@ -11,6 +11,7 @@ from gradmgr import errors
 from gradmgr._arrays.captured import capturing
 from gradmgr._engine.attachment import AttachSpec, Callback
 from gradmgr._engine.backward_pass import run_backward
+from gradmgr._engine.capture_notes import call_whole
 from gradmgr._engine.cleanup import complete
 from gradmgr._engine.context import Context, current, enter_new_recorders, paused, recorders, run_in, set_current
 from gradmgr._engine.gradients import Inputs, gradients_by_tensor
@@ -26,7 +27,6 @@ from gradmgr._engine.hooks import (
 from gradmgr._engine.seeds import Seeds
 from gradmgr._engine.tape import Tape
 from gradmgr._engine.tensor import Tensor, describe, wrap
-from gradmgr._engine.tensor_capture import call_whole
 
 # A callback, and the function that takes all its gradients at once.
 Collector = tuple[Callback, Callable[[dict[Tensor, Tensor]], Any]]

@@ -7,6 +7,7 @@ from typing import Any
 
 from gradmgr import errors
 from gradmgr._arrays.libraries import is_array
+from gradmgr._engine.capture_notes import call_whole
 from gradmgr._engine.context import (
     Context,
     current,
@@ -31,7 +32,6 @@ from gradmgr._engine.ownership import (
 from gradmgr._engine.recorder import snapshot
 from gradmgr._engine.tape import Tape
 from gradmgr._engine.tensor import Tensor, raw, wrap
-from gradmgr._engine.tensor_capture import call_whole
 
 # Computes the vjps of entries, from the end to the start, and empties the list.
 Loop = Callable[[list[Any], Grads, Ownership], None]

@@ -18,9 +18,10 @@ import numpy as np
 from gradmgr._arrays import gpu
 from gradmgr._arrays.arguments import leaves_in, map_leaves
 from gradmgr._arrays.captured import CapturedArray, GuardError, capturing, checksum_of, inner_of, set_capturing
+from gradmgr._engine.captured_state import ObjectStandIn
 from gradmgr._engine.context import is_tracked
 from gradmgr._engine.tensor import Tensor, wrap
-from gradmgr._engine.tensor_capture import ObjectStandIn, TensorCapture
+from gradmgr._engine.tensor_capture import TensorCapture
 
 # Special methods that a stand-in has as its own: those that every object has, and that make or drop one; but for those
 # that compare or describe it.

@@ -10,11 +10,11 @@ from typing import Any, NamedTuple, Self
 from gradmgr import errors
 from gradmgr._arrays import libraries
 from gradmgr._engine import write_lock
+from gradmgr._engine.capture_notes import call_whole
 from gradmgr._engine.cleanup import complete
 from gradmgr._engine.recorder import Recorder, snapshot
 from gradmgr._engine.row_sparse import memory_of
 from gradmgr._engine.tensor import Tensor, describe, wrap
-from gradmgr._engine.tensor_capture import call_whole
 
 Hook = Callable[..., Any]
 

@@ -14,9 +14,10 @@ from functools import partial
 from typing import Any
 
 from gradmgr._arrays.captured import CapturedArray
+from gradmgr._engine.captured_state import ObjectStandIn
 from gradmgr._engine.containers import leaves_of, rebuilt
 from gradmgr._engine.parameter import Parameter
-from gradmgr._engine.tensor_capture import ObjectStandIn, TensorCapture
+from gradmgr._engine.tensor_capture import TensorCapture
 from gradmgr._transforms.accumulation_facts import APPENDS, ASSIGNS, COUNTS, Use, Uses
 from gradmgr._transforms.compared import ComparedName
 from gradmgr._transforms.name_reading import MISSING

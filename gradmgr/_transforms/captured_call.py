@@ -10,11 +10,12 @@ import numpy as np
 
 from gradmgr._arrays.captured import CapturedArray, CaptureError, difference, generators_in, is_branch
 from gradmgr._arrays.gpu import is_on_gpu
+from gradmgr._engine.captured_slots import run_captured
 from gradmgr._engine.cleanup import complete, without_collections
 from gradmgr._engine.containers import leaves_of, rebuilt
 from gradmgr._engine.context import current
 from gradmgr._engine.tensor import Tensor
-from gradmgr._engine.tensor_capture import TensorCapture, run_captured
+from gradmgr._engine.tensor_capture import TensorCapture
 from gradmgr._transforms.accumulation import without_stand_ins
 from gradmgr._transforms.environment import Environment
 from gradmgr._transforms.gradient_writes import line_that_sets_gradients
@@ -111,9 +112,9 @@ class CapturedCall:
         if self._not_captured:
             return
         if signature.is_changed(args, keywords, leaves):
-            self.capture.obstacles.append("the function changes a list or a dict that it is given")
+            self.capture.obstacles.append("the function changes a list or a dict that it is given; return what is new")
         if current() is not state:
-            self.capture.obstacles.append("a recording that begins in the function goes on after it")
+            self.capture.obstacles.append("a recording that begins in it goes on after it; end it in the function")
         self.result = without_stand_ins(tree)  # what the caller gets whatever happens to the capture
         self._do_unless_passing_error(self._finish, tree)
 

@@ -24,6 +24,7 @@ from gradmgr._arrays.atomic import run_atomically
 from gradmgr._arrays.captured import CapturedArray, inner_of
 from gradmgr._arrays.refcounts import NODE_ID_AS_KEY, count_keys
 from gradmgr._engine.backward_pass import compute_vjps, context_of_pass, run_hooked
+from gradmgr._engine.capture_notes import call_whole
 from gradmgr._engine.cleanup import Scope
 from gradmgr._engine.containers import leaves_of, rebuilt
 from gradmgr._engine.context import Context, current, interceptors_of, recorders, set_current
@@ -36,7 +37,6 @@ from gradmgr._engine.ownership import Grads, Ownership
 from gradmgr._engine.recorder import Recorder, snapshot
 from gradmgr._engine.tape import Tape
 from gradmgr._engine.tensor import Tensor, describe, wrap
-from gradmgr._engine.tensor_capture import call_whole
 from gradmgr._transforms.randomness import Replay, given_sources, global_sources, sources_in
 
 __all__ = ["checkpoint", "checkpoint_sequential"]

@@ -57,10 +57,11 @@ class _Variants:
         failures: how many attempts to capture a call have ended in an error of the moment.
         fits: tells, without a signature, whether positional arguments have this one; it may say no where they have.
         may_change: whether a call may still change what it reads, as one that fills a cache.
+        returns: whether a call that no program fitted has changed what it reads, so that one fits the next.
         may_decide: whether kernels may add guards, as long as no guard has found another value: see Capture.
     """
 
-    __slots__ = ("failures", "fits", "key", "may_change", "may_decide", "programs", "refused", "waiting")
+    __slots__ = ("failures", "fits", "key", "may_change", "may_decide", "programs", "refused", "returns", "waiting")
 
     def __init__(self, key: Any) -> None:
         self.key = key
@@ -70,6 +71,12 @@ class _Variants:
         self.failures = 0
         self.fits: Callable[[tuple[Any, ...]], bool] = _never
         self.may_change = self.may_decide = True
+        self.returns = False
+
+
+def _fits_any(variants: _Variants, leaves: Sequence[Any]) -> bool:
+    """Tell whether a program fits arguments, and what the function reads, as that is now."""
+    return any(program.misfit(leaves) is None for program in variants.programs)
 
 
 class Compiled:
@@ -147,10 +154,19 @@ class Compiled:
             program.used = next(self._clock)
             return result
         else:
-            return self._capture(variants, Signature(args, keywords))
+            return self._run_unfit(variants, Signature(args, keywords))
         return self.function(*args, **keywords)  # raises what it would raise if it were not compiled
 
     # ------------------------------------------------------------ capturing
+
+    def _run_unfit(self, variants: _Variants, signature: Signature) -> Any:
+        """Make a call that no program has made; it is captured, unless it is known to lead back to a program."""
+        if not variants.returns or _fits_any(variants, signature.leaves):  # and a guard has found another value
+            return self._capture(variants, signature)
+        args, keywords = signature.filled(signature.leaves)
+        result = self.function(*args, **keywords)
+        variants.returns = _fits_any(variants, signature.leaves)  # if not, the next such call is captured
+        return result
 
     def _capture(self, variants: _Variants, signature: Signature) -> Any:
         fuses = may_fuse(self._options)
@@ -158,7 +174,7 @@ class Compiled:
         with self._lock:
             if made.is_captured:
                 try:
-                    without_collections(self._compare, variants, made)
+                    without_collections(self._compare, variants, made, signature.leaves)
                 except PASSING_ERRORS as error:  # the function itself has run, and is not to be called again
                     made.failure = type(error).__name__
             if made.failure is not None:
@@ -171,10 +187,13 @@ class Compiled:
         if variants.failures > _MOST:
             self._refuse(variants, f"each attempt to capture it ends in a {failure}")
 
-    def _compare(self, variants: _Variants, made: CapturedCall) -> None:
+    def _compare(self, variants: _Variants, made: CapturedCall, leaves: Sequence[Any]) -> None:
         """Make a program of a call that was captured if another one was the same; else keep it until one is."""
         obstacle = made.obstacle()
         if obstacle is not None:
+            variants.returns = made.changes_state() and _fits_any(variants, leaves)  # as by train() after an eval()
+            if variants.returns:
+                return
             if variants.may_change and made.changes_state():
                 variants.may_change = False  # once: it may make what later calls find
             else:
@@ -237,6 +256,7 @@ class Compiled:
 
     def _refuse(self, variants: _Variants, why: str) -> None:
         variants.refused = why
+        variants.fits = test_of(variants.key)
         variants.waiting.clear()
         self._warn(why)
 

@@ -13,12 +13,12 @@ from gradmgr import errors
 from gradmgr._arrays import libraries
 from gradmgr._arrays.batched import Level, broadcast_over_examples, highest_level, is_batched_at
 from gradmgr._arrays.captured import capturing
+from gradmgr._engine.captured_state import Residuals
 from gradmgr._engine.context import Context, current, interceptors_of, paused, rebind, recorders, run_in
 from gradmgr._engine.interceptors import Interceptor
 from gradmgr._engine.op import Op
 from gradmgr._engine.recorder import Recorder, snapshot
 from gradmgr._engine.tensor import Tensor, describe, raw, wrap
-from gradmgr._engine.tensor_capture import Residuals
 from gradmgr._transforms.function_context import ContextState, FunctionCtx
 from gradmgr._transforms.function_node import (
     FUNCTION_OP,

@@ -17,6 +17,7 @@ import numpy as np
 from gradmgr import errors
 from gradmgr._arrays import libraries
 from gradmgr._arrays.captured import capturing
+from gradmgr._engine.captured_state import Residuals
 from gradmgr._engine.context import Context, current, paused, recorders, run_in
 from gradmgr._engine.custom import Result
 from gradmgr._engine.entry import Kind, Metadata, Retrack, declare_kind, ids_in_tuple
@@ -27,7 +28,6 @@ from gradmgr._engine.ownership import Grads, Ownership, accumulate
 from gradmgr._engine.recorder import Recorder
 from gradmgr._engine.tape import Tape
 from gradmgr._engine.tensor import Tensor, describe, raw, wrap
-from gradmgr._engine.tensor_capture import Residuals
 from gradmgr._transforms.function_context import ContextState, FunctionCtx
 
 Entry = tuple[Any, ...]

@@ -27,17 +27,10 @@ from gradmgr._arrays.replay_text import begins_effects
 from gradmgr._arrays.replay_times import measuring
 from gradmgr._engine.cleanup import complete
 from gradmgr._engine.containers import rebuilt
+from gradmgr._engine.rehearsals import Rehearsal, Trial, rehearsal_of, trial_of
+from gradmgr._engine.replay_calls import array_of, grad_of, has_grad, is_grad, layout_of
 from gradmgr._engine.tensor import raw, wrap
-from gradmgr._engine.tensor_capture import (
-    Rehearsal,
-    TensorCapture,
-    Trial,
-    array_of,
-    grad_of,
-    has_grad,
-    is_grad,
-    layout_of,
-)
+from gradmgr._engine.tensor_capture import TensorCapture
 from gradmgr._transforms.captured_call import CapturedCall
 
 # What a replay calls that computes nothing.
@@ -95,7 +88,7 @@ class Program:
         self._are_alike: Callable[[Any, Any], bool] = _same_bits if is_steady else _are_near
         self._given_back = [made.slots[k] for k in self._returned]
         may_rehearse = not (self._writes_over_inputs or self._is_on_gpu)
-        self._rehearsal = capture.rehearsal(self._given_back) if may_rehearse else None
+        self._rehearsal = rehearsal_of(capture, self._given_back) if may_rehearse else None
         self._replay: Any = self._replay_of(capture, self._given_back, self._rehearsed())
         self._may_warn = _may_warn(self._replay)
         self._begin = _beginning(self._given, self._references, has_effects=self._has_effects)
@@ -170,7 +163,7 @@ class Program:
             return None
         if rehearsal is not None:
             return self._fault_in_rehearsal(capture, rehearsal)
-        trial = capture.trial()
+        trial = trial_of(capture)
         capture.forget_values()
         if trial is None:
             return None

@@ -58,7 +58,7 @@ def source_of(value: Any) -> Source | None:
     generator = None
     if isinstance(value, np.random.Generator):
         generator = value.real if isinstance(value, GeneratorStandIn) else value
-        value = value.bit_generator
+        value = generator.bit_generator
     if isinstance(value, np.random.BitGenerator):
         return Source(value, lambda: value.state, partial(setattr, value, "state"), generator)
     if isinstance(value, np.random.RandomState):
@@ -235,7 +235,7 @@ def _noted_states(sources: Sequence[Source], at: int, *, on_gpu: bool = False) -
     if capture is None:
         return []
     if on_gpu or any(source.generator is None for source in sources):
-        capture.add_obstacle("a checkpointed function draws from what is no numpy.random.Generator,")
+        capture.add_obstacle("a checkpointed function draws from what is no numpy.random.Generator; draw from one,")
         return []
     return [capture.note_state(_state_of, source.generator, at) for source in sources]
 

@@ -15,8 +15,8 @@ from gradmgr import errors
 from gradmgr._arrays import libraries
 from gradmgr._arrays.atomic import Call, run_atomically
 from gradmgr._engine import write_lock
+from gradmgr._engine.capture_notes import call_whole
 from gradmgr._engine.tensor import Tensor, raw, wrap
-from gradmgr._engine.tensor_capture import call_whole
 from gradmgr.distributed._group import Group
 from gradmgr.distributed._world import group as resolve_group
 from gradmgr.optim import LBFGS, Optimizer, SparseAdam

@@ -18,11 +18,11 @@ from gradmgr._arrays.atomic import Call, call_quietly, run_quietly
 from gradmgr._arrays.captured import capturing
 from gradmgr._arrays.table_rows import TableRows
 from gradmgr._engine import write_lock
+from gradmgr._engine.capture_notes import call_whole
 from gradmgr._engine.context import current, recorders
 from gradmgr._engine.mutation import calls_to_forget
 from gradmgr._engine.row_sparse import memory_of, stored_rows
 from gradmgr._engine.tensor import Tensor, describe, wrap
-from gradmgr._engine.tensor_capture import call_whole
 from gradmgr._engine.wrong_calls import explained
 from gradmgr.ops.convert import is_half, wide_dtype
 from gradmgr.optim._chunks import flattened, is_packable, real_of

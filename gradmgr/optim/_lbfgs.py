@@ -10,9 +10,9 @@ import numpy as np
 from gradmgr import errors
 from gradmgr._arrays import libraries
 from gradmgr._arrays.captured import capturing
+from gradmgr._engine.capture_notes import call_whole
 from gradmgr._engine.context import current
 from gradmgr._engine.tensor import Tensor, raw, wrap
-from gradmgr._engine.tensor_capture import call_whole
 from gradmgr.ops.convert import wide_dtype
 from gradmgr.optim._chunks import flattened, real_of
 from gradmgr.optim._line_search import LineSearch, Point

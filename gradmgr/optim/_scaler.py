@@ -11,9 +11,9 @@ import numpy as np
 from gradmgr import errors
 from gradmgr._arrays.atomic import Call, call_quietly, run_atomically
 from gradmgr._arrays.captured import capturing
+from gradmgr._engine.capture_notes import refuse_in_replay, runs_each_time, runs_each_time_without_tensors
 from gradmgr._engine.containers import leaves_of, rebuilt
 from gradmgr._engine.tensor import Tensor
-from gradmgr._engine.tensor_capture import refuse_in_replay, runs_each_time, runs_each_time_without_tensors
 from gradmgr.ops.convert import widen_half
 from gradmgr.optim._chunks import real_of
 from gradmgr.optim._clip import Row, change_all, copies_of, gradients_of, rows_of

@@ -10,8 +10,8 @@ from typing import Any
 
 from gradmgr import errors
 from gradmgr._arrays.atomic import Call, run_atomically
+from gradmgr._engine.capture_notes import refuse_in_replay, runs_each_time_without_tensors
 from gradmgr._engine.tensor import Tensor
-from gradmgr._engine.tensor_capture import refuse_in_replay, runs_each_time_without_tensors
 from gradmgr.optim._optimizer import Group, Optimizer, check_number
 
 

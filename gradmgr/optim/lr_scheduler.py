@@ -27,7 +27,7 @@ from math import cos, inf, pi
 from typing import Any
 
 from gradmgr import errors
-from gradmgr._engine.tensor_capture import runs_each_time_without_tensors
+from gradmgr._engine.capture_notes import runs_each_time_without_tensors
 from gradmgr._engine.wrong_calls import explain_classes
 from gradmgr.optim._optimizer import Group, Optimizer, check_number
 from gradmgr.optim._schedules import (

@@ -741,6 +741,32 @@ def hooks_made_in_the_step_with_a_tensor_as_default() -> Program:
 
 
 @program
+def train_in_the_step_and_eval_outside() -> Program:
+    """Each epoch begins in the mode in which the last one was validated."""
+    t = Training("BatchNorm and dropout", "Adam")
+
+    def step(x: Any, y: Any) -> Tensor:
+        t.model.train()
+        return t.step(x, y)
+
+    between = dict.fromkeys((3, 5, 6), t.model.eval)
+    return t.program(step, between=between)
+
+
+@program
+def state_of_a_generator_is_set() -> Program:
+    rng = np.random.default_rng(3)
+    saved = rng.bit_generator.state
+
+    def step(x: Any) -> Any:
+        y = F.dropout(x, 0.5, rng=rng)
+        rng.bit_generator.state = saved
+        return y, F.dropout(x, 0.5, rng=rng)
+
+    return Program(step, calls_with(*tensors(6)), lambda: rng, may_warn=True)  # it is not replayed
+
+
+@program
 def checkpointed_before_a_hook() -> Program:
     """The parameters are found again after the hook, which once writes to them: an error, as without compile."""
     t, writes = Training(), tensor(np.zeros(1))

@@ -203,6 +203,24 @@ def test_these_programs_are_replayed(name: str) -> None:
     assert runs[0] <= 4 < CALLS  # a first step differs from later ones: it makes the optimiser's state
 
 
+@pytest.mark.filterwarnings("error::gradmgr.errors.CompileWarning")
+def test_a_step_that_calls_train_is_replayed_after_each_validation() -> None:
+    t = Training("BatchNorm and dropout")
+
+    def step(x: Any, y: Any) -> Any:
+        t.model.train()
+        return t.step(x, y)
+
+    compiled = compile(step)
+    with runs_of(step) as runs:
+        for k in range(16):
+            if k % 4 == 0:
+                t.model.eval()
+            compiled(*t.batch(k % CALLS))
+    assert runs[0] == 6  # once in each of the four epochs, and two that are captured and compared
+    assert compiled.explain().count("variant for") == 1
+
+
 def test_the_learning_rate_is_an_input() -> None:
     t = Training("MLP", "AdamW")
 

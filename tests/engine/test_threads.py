@@ -19,7 +19,7 @@ from helpers import copies, in_a_thread, in_threads, pop_grad
 import gradmgr
 import gradmgr.numpy as gnp
 from gradmgr import GradManager, get_backwarding_grad_manager, manager, no_grad, optim, tensor
-from gradmgr._engine import tensor_capture, write_lock
+from gradmgr._engine import captured_slots, tensor_capture, write_lock
 from gradmgr._engine.cleanup import owns
 from gradmgr._engine.context import leave_recorders
 from gradmgr._engine.turn_lock import new_turn_lock
@@ -900,7 +900,7 @@ def _in_the_only_backward(amid):
 
 
 def _while_captured(amid):
-    tensor_capture.run_captured(tensor_capture.TensorCapture(), amid)
+    captured_slots.run_captured(tensor_capture.TensorCapture(), amid)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="Windows has no fork")

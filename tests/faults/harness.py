@@ -43,7 +43,7 @@ import numpy as np
 import gradmgr
 from gradmgr import GradManager, manager
 from gradmgr._arrays import captured
-from gradmgr._engine import context, observers, tensor_capture, turns, write_lock
+from gradmgr._engine import captured_slots, context, observers, turns, write_lock
 from gradmgr._engine.history import modes
 from gradmgr.profiler import _collect
 
@@ -260,7 +260,7 @@ def what_is_left() -> list[str]:
         "NumPy's error state": (np.geterr(), {"divide": "warn", "over": "warn", "under": "ignore", "invalid": "warn"}),
         "a capture": (captured.capturing(), None),
         "slots of Tensor": (type(vars(gradmgr.Tensor)["_array"]), types.MemberDescriptorType),
-        "the turn of captures": (tensor_capture._turn, {}),
+        "the turn of captures": (captured_slots._turn, {}),
         "anomaly detection": (gradmgr.anomaly.is_anomaly_enabled(), False),
     }
     found = [f"{name}: {value!r}" for name, (value, usual) in now.items() if value != usual]
@@ -275,7 +275,7 @@ def _clean() -> None:
     manager._backwarding.set(None)
     _collect._innermost.set({})
     turns.turns.parallel = True
-    tensor_capture._end_turn()
+    captured_slots._end_turn()
     np.seterr(divide="warn", over="warn", under="ignore", invalid="warn")
 
 

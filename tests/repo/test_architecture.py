@@ -38,7 +38,7 @@ MAY_CHANGE = {
     ("gradmgr._arrays.atomic", "error_treatment"),  # NumPy's: how floating-point errors are treated
     ("gradmgr._arrays.batched", "RULES"),
     ("gradmgr._arrays.captured", "_capturing"),
-    ("gradmgr._engine.tensor_capture", "_turn"),
+    ("gradmgr._engine.captured_slots", "_turn"),
     ("gradmgr._engine.collector", "_watch"),
     ("gradmgr._engine.context", "_current"),
     ("gradmgr._engine.history.modes", "_modes"),
@@ -199,8 +199,18 @@ def test_gradmgr_imports_these_modules_when_first_used_and_no_others():
             )
         ),
         *(f"gradmgr._arrays.{name}" for name in ("spans", "steps", "strips")),
-        "gradmgr._engine.captured_object",
-        "gradmgr._engine.forward",
+        *(
+            f"gradmgr._engine.{name}"
+            for name in (
+                "captured_object",
+                "captured_slots",
+                "captured_state",
+                "forward",
+                "rehearsals",
+                "replay_calls",
+                "tensor_capture",
+            )
+        ),
         *(
             f"gradmgr._transforms.{name}"
             for name in (
@@ -220,6 +230,7 @@ def test_gradmgr_imports_these_modules_when_first_used_and_no_others():
                 "gradcheck_derivatives",
                 "gradcheck_problem",
                 "gradcheck_report",
+                "gradient_writes",
                 "hidden_state",
                 "jacobian",
                 "name_reading",

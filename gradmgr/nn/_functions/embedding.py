@@ -128,7 +128,9 @@ def _row_sparse_vjp(dense: Vjp) -> Vjp:
         _, _, (node_id,), ((shape, dtype),), values = e
         capture = capturing()
         if capture is not None:
-            capture.add_obstacle("embedding(sparse=True) gives a gradient of rows, which are not captured,")
+            capture.add_obstacle(
+                "embedding(sparse=True) gives a gradient of rows, which are not captured; leave sparse=True out,"
+            )
         g_array = inner_of(g)
         if node_id.__class__ is not int or not owned.plain or isinstance(g, Tensor) or batched.is_batched(g_array):
             dense(e, g, grads, owned)

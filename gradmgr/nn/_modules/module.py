@@ -13,12 +13,12 @@ from gradmgr._arrays import libraries
 from gradmgr._arrays.atomic import Call, run_atomically
 from gradmgr._arrays.captured import capturing
 from gradmgr._engine import write_lock
+from gradmgr._engine.capture_notes import call_whole, see
 from gradmgr._engine.hooks import HookPlace, Hooks, RemovableHandle
 from gradmgr._engine.mutation import calls_to_write
 from gradmgr._engine.parameter import Parameter, parameter_around
 from gradmgr._engine.row_sparse import zeros_like
 from gradmgr._engine.tensor import Tensor, tensor, wrap
-from gradmgr._engine.tensor_capture import call_whole, see
 from gradmgr._engine.wrong_calls import explain
 from gradmgr.nn._modules.module_hooks import BackwardHook, InputGradients, WithKeywords
 from gradmgr.nn._modules.state import convert, fitting_values, read_target, write_all
@@ -184,7 +184,7 @@ class Module:
 
     def _see(self) -> None:
         """Let a capture know that its program depends on this module's attributes."""
-        see(self, _state_of, f"an attribute of {type(self).__name__}")
+        see(self, _state_of, f"an attribute of {type(self).__name__}, such as training")
 
     def register_forward_pre_hook(
         self, hook: Callable[..., Any], *, prepend: bool = False, with_kwargs: bool = False

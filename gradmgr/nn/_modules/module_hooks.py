@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from gradmgr._engine.capture_notes import call_whole
 from gradmgr._engine.tensor import Tensor
-from gradmgr._engine.tensor_capture import call_whole
 from gradmgr.function import Function
 
 Gradients = tuple[Any, ...]
