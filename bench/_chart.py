@@ -80,7 +80,7 @@ def _draw(panel: Any, table: Table, rows: list[Row], colours: dict[str, str]) ->
     panel.set_ylim(len(rows) - 0.5, -0.5)
     panel.grid(axis="x", which="both", color="0.9", linewidth=0.6)
     panel.set_axisbelow(True)
-    panel.set_xlabel("time over that of the base, log scale", fontsize=7)
+    panel.set_xlabel("ratio to the base, log scale", fontsize=7)  # of times, or of bytes
     panel.tick_params(axis="x", labelsize=7)
     note = "; grey: a target not reached" if any(not v.reached for row in rows for v in row.verdicts) else ""
     panel.set_title(f"{table.title} ({table.note}{note})", fontsize=8, loc="left", wrap=True)

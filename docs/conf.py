@@ -31,6 +31,7 @@ extensions = [
     "gallery",
     "reference",
     "line_breaks",
+    "search_words",
 ]
 exclude_patterns = ["_extensions", "_static"]
 
@@ -72,6 +73,7 @@ html_theme = "pydata_sphinx_theme"
 html_title = "gradmgr"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
+html_search_scorer = str(HERE / "_static" / "search_scorer.js")
 html_logo = "_static/logo.svg"
 html_favicon = "_static/logo.svg"
 html_copy_source = False

@@ -1,4 +1,4 @@
-"""Let long names in code be broken after their dots, brackets and underscores, where a narrow cell or phone needs it."""
+"""Let long names in code be broken after dots, brackets and underscores, where a narrow cell or a phone needs it."""
 
 import re
 from typing import Any
@@ -6,15 +6,15 @@ from typing import Any
 from sphinx.application import Sphinx
 from sphinx.util.typing import ExtensionMetadata
 
-WORD = re.compile(r'(?<=<span class="pre">)[^<]+(?=</span>)')
-PLACE = re.compile(r"(?<=\w)([._=/]|\(|,|\[)(?=\w)")
+WORD = re.compile(r'(?<=<span class="pre">)[^<]{16,}(?=</span>)')
+PLACE = re.compile(r"(?<=[^\W_])([._=/(,\[])(?=[^\W_])")
 
 
 def with_breaks(page: str) -> str:
-    """Return the HTML of a page with a `<wbr>`, which nobody copies, at the places in inline code where it may break.
+    """Return the HTML of a page with a `<wbr>`, which is not copied, where words of inline code may be broken.
 
-    >>> with_breaks('<span class="pre">graph.save_on_cpu(x)</span>')
-    '<span class="pre">graph.<wbr>save_<wbr>on_<wbr>cpu(<wbr>x)</span>'
+    >>> with_breaks('<span class="pre">graph.save_on_cpu(x)</span> <span class="pre">gm.backward(y)</span>')
+    '<span class="pre">graph.<wbr>save_<wbr>on_<wbr>cpu(<wbr>x)</span> <span class="pre">gm.backward(y)</span>'
     """
     return WORD.sub(lambda word: PLACE.sub(r"\1<wbr>", word[0]), page)
 
