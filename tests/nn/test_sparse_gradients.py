@@ -56,6 +56,14 @@ def test_many_readings_of_one_row_are_summed_in_every_dtype(dtype):
     np.testing.assert_allclose(found[True], found[False], rtol=1e-3 if dtype == "f2" else 1e-5)
 
 
+@pytest.mark.parametrize("places", [np.array([1, 2, 1]), np.zeros((0, 2), int), np.array(2)])
+def test_a_table_without_columns_receives_rows_without_numbers(places):
+    table = tensor(np.ones((3, 0)))
+    with GradManager().attach(table) as gm:
+        gm.backward(np.sum(embedding(places, table, sparse=True)))
+    assert table.grad.to_dense().shape == (3, 0)
+
+
 def test_gradients_of_several_readings_and_backwards_add_up():
     w = tensor(TABLE)
     gm = GradManager().attach(w)

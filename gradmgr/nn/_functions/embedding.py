@@ -142,7 +142,7 @@ def _row_sparse_vjp(dense: Vjp) -> Vjp:
 
 def _rows_of(g: Any, places: Any, rows: int, padding: int | None, by_count: bool) -> tuple[Any, Any]:
     """Return the indices of the rows that were read, and the gradient of each."""
-    g, places = g.reshape((-1, g.shape[-1])), places.reshape(-1)
+    g, places = g.reshape((places.size, g.shape[-1])), places.reshape(-1)
     if by_count:
         _, which, counts = libraries.namespace(places).unique(places, return_inverse=True, return_counts=True)
         g = g / counts[which].astype(g.dtype)[:, None]
