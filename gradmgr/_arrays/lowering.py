@@ -122,6 +122,12 @@ def keeps_nothing(function: Any) -> bool:
     )
 
 
+def writes_to_out(call: Call) -> bool:
+    """Tell whether the function of a call takes where its result, the only one, is to go, and was not given it."""
+    is_one = call.results.__class__ is Slot and call.expected is None and not call.keywords
+    return is_one and getattr(call.function, "writes_to_out", False) and call.results not in call.args
+
+
 def makes_nothing(call: Call) -> bool:
     """Tell whether a call only reads facts of arrays, such as their shapes."""
     if call.made or call.expected is not None:

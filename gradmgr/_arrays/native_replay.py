@@ -118,6 +118,7 @@ class NativeWriter(Writer):
             call, kind = self.capture.calls[number], analysis.kinds[number]
             if kind == PYTHON:
                 self.read.update(call.given)
+                self.read.update(analysis.made_by(number))
             elif kind == VIEW and call.results != call.args[0] and call.results.number in self.read:
                 self.read.add(call.args[0].number)
 
@@ -179,7 +180,8 @@ class NativeWriter(Writer):
             for call in [self.capture.calls[number]]
             if any(self.layouts[j] is not None for j in call.given)  # an object's arrays are there anyway
             for k in call.made
-            if self.layouts[k] is not None and self.analysis.base_of(k) == k and self.layouts[k].owner in (None, k)
+            if k not in self.analysis.made and self.layouts[k] is not None
+            if self.analysis.base_of(k) == k and self.layouts[k].owner in (None, k)
         ]
         rest = [span for base, span in spans.items() if base not in apart]
         lower = peak_of(rest) + peak_of([*others, *[spans[base] for base in apart]])
@@ -371,11 +373,19 @@ class NativeWriter(Writer):
                 self._fetch(slot)
             self._drop_other_names(call)
             self.lines += self._beginning(number, call, has_arena=True)
-            self.lines += self._lines(call)
+            self.lines += self._lines_of_python(number, call)
             for slot in call.made:
                 self._fill_cell(slot)
                 self._enter_variable(slot)
         self._drop(number)
+
+    def _lines_of_python(self, number: int, call: Call) -> list[str]:
+        """Write a call of Python's, which is given where its result goes if it takes that."""
+        made = self.analysis.made_by(number)
+        for base in made:
+            self._make_leaving(base)
+            self._fetch(base)
+        return [self._into(call.function, call.args, self._text(call.results))] if made else self._lines(call)
 
     def _write_steps(self, number: int) -> None:
         made = self.analysis.made_by(number)
