@@ -20,7 +20,7 @@ from __future__ import annotations
 import functools
 import operator
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -42,6 +42,7 @@ from gradmgr._arrays.steps import Step, Temporary
 from gradmgr._arrays.strips import Strips, runs_by_rows
 
 _LARGE = 1 << 16  # bytes
+_MOST_TRIED = 32  # arrays
 
 
 class NativeWriter(Writer):
@@ -163,7 +164,8 @@ class NativeWriter(Writer):
 
         These come and go. The arena does not, so all that lies in it at some other time would be there besides. Where
         this makes the peak clearly lower, large arrays leave the arena, but for those that strips may need little of,
-        and runs of the machine are cut where a large array begins or ends.
+        and runs of the machine are cut where a large array begins or ends. What Python writes where it is told to
+        leaves the arena wherever that makes the peak lower, as no run is cut then.
         """
         made = {base: number for base, number in self.analysis.made.items() if base not in self.leaving}
         large = {base for base in made if self.analysis.nbytes_of(base) >= _LARGE}
@@ -171,10 +173,17 @@ class NativeWriter(Writer):
         if not large or not pauses:
             return set()
         spans = {base: self._span(base, number) for base, number in made.items()}
+        others = self._spans_of_results(pauses)
         large -= self._read_by_other_names()
+        given = large.intersection(base for number in pauses for base in self.analysis.made_by(number))
+        given, least = _kept_apart(given, spans, others)
         stays = self._only_by_rows(large)
         apart = {base for base in large if base not in stays or over_runs(spans[base], pauses)}
-        others = [
+        return apart if _peak_with(apart, spans, others) < CLEARLY * least else given
+
+    def _spans_of_results(self, pauses: Sequence[int]) -> list[Span]:
+        """Return for how long what calls of Python's make in memory of their own is held."""
+        return [
             self._span_of_result(call, number, k)
             for number in pauses
             for call in [self.capture.calls[number]]
@@ -183,9 +192,6 @@ class NativeWriter(Writer):
             if k not in self.analysis.made and self.layouts[k] is not None
             if self.analysis.base_of(k) == k and self.layouts[k].owner in (None, k)
         ]
-        rest = [span for base, span in spans.items() if base not in apart]
-        lower = peak_of(rest) + peak_of([*others, *[spans[base] for base in apart]])
-        return apart if lower < CLEARLY * (peak_of(spans.values()) + peak_of(others)) else set()
 
     def _only_by_rows(self, bases: set[int]) -> set[int]:
         """Return those of some slots whose memory is touched only by steps that may run strip by strip."""
@@ -511,6 +517,27 @@ class NativeWriter(Writer):
             base, low = self.analysis.bases[slot]
             found.append((self.places[base].start + low + first_of(self.layouts[slot]), self.layouts[slot]))
         return found
+
+
+def _kept_apart(given: Collection[int], spans: Mapping[int, Span], others: Sequence[Span]) -> tuple[set[int], int]:
+    """Return what is to be in memory of its own of some slots, so that the peak is the least, and that peak.
+
+    The largest are tried one by one, as the time that takes grows with their square.
+    """
+    tried = sorted(given, key=lambda base: (-spans[base].nbytes, base))[:_MOST_TRIED]
+    apart: set[int] = set()
+    least = _peak_with(apart, spans, others)
+    for base in tried:
+        peak = _peak_with(apart | {base}, spans, others)
+        if peak < least:
+            apart, least = apart | {base}, peak
+    return apart, least
+
+
+def _peak_with(apart: Collection[int], spans: Mapping[int, Span], others: Sequence[Span]) -> int:
+    """Return the bytes of an arena, and of what is held at once besides it, if some slots' memory is not in it."""
+    inside = [span for base, span in spans.items() if base not in apart]
+    return peak_of(inside) + peak_of([*others, *[spans[base] for base in apart]])
 
 
 def _made(
