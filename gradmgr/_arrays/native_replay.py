@@ -26,11 +26,11 @@ from typing import Any
 import numpy as np
 
 from gradmgr._arrays.analysis import NATIVE, NOTHING, PYTHON, VIEW, Analysis, bases_in
+from gradmgr._arrays.call_facts import keeps_nothing
 from gradmgr._arrays.captured import Call, Capture, CaptureError, GuardError, Layout, Slot, name_of, slots_in
 from gradmgr._arrays.fusion import Fusion
 from gradmgr._arrays.late_products import LateProduct
 from gradmgr._arrays.liveness import Liveness, reads_whole
-from gradmgr._arrays.lowering import keeps_nothing
 from gradmgr._arrays.native import Machine
 from gradmgr._arrays.ordering import Delay
 from gradmgr._arrays.packing import Arena, packed
