@@ -229,13 +229,13 @@ class _SlowGroup:
         return _SlowWork(self._start(*args), self._free)
 
 
-def _deep(how: Callable[[Way], Way], *, reduced: bool) -> Way:
+def _deep() -> Way:
     """Return a step of a network of equal layers, each of whose weights is a bucket."""
     new = {"rng": np.random.default_rng(0)}
     layers = [(nn.Linear(_WIDTH, _WIDTH, bias=False, **new), nn.Tanh()) for _ in range(_LAYERS)]
     model = nn.Sequential(*[part for layer in layers for part in layer])
     parameters = list(model.parameters())
-    reduce = distributed.make_allreduce_cb("mean", bucket_bytes=parameters[0].nbytes) if reduced else None
+    reduce = distributed.make_allreduce_cb("mean", bucket_bytes=parameters[0].nbytes)
     gm, optimizer = GradManager().attach(parameters, callbacks=reduce), optim.SGD(parameters, lr=1e-3)
     x = np.random.default_rng(distributed.rank()).normal(size=(_WIDTH, _WIDTH)).astype("float32")
 
@@ -245,36 +245,38 @@ def _deep(how: Callable[[Way], Way], *, reduced: bool) -> Way:
         optimizer.step()
         optimizer.zero_grad()
 
-    return how(once)
+    return once
 
 
 def beside_backward(rounds: int, turn: int) -> list[dict[str, Any]]:
-    """By how much of the communication's time a step is longer, where the network is slow: all, if backward waited."""
+    """By how much of the time that a slow network takes a step is longer: all of it, if backward did not go on."""
     hows: dict[str, Callable[[Way], Way]] = {"eager": lambda once: once, "compiled": gradmgr.compile}
-    found = []
-    for name, how in hows.items():
-        alone, reduced = _deep(how, reduced=False), _deep(how, reduced=True)
-        with _SlowGroup() as slow:
-            for once in (alone, reduced):
-                for _ in range(4):
-                    once()
-            (taken,) = race({"alone": alone}, 1, turn)["alone"]
-            communication = _HIDDEN * taken
-            slow.seconds = communication / _LAYERS
-            times = race({"alone": alone, "reduced": reduced}, rounds, turn)
-        longer = statistics.median(
-            (one - other) / communication for one, other in zip(times["reduced"], times["alone"], strict=True)
-        )
-        found.append(
-            {
-                "label": f"step of {_LAYERS} layers of {_WIDTH}, slow network, {name}",
-                "what": "longer by / communication",
-                "us": statistics.median(times["alone"]) * 1e6,
-                "ratio": longer,
-                "at_most": _SHOWN,
-            }
-        )
-    return found
+    return [_beside_backward(name, how(_deep()), rounds, turn) for name, how in hows.items()]
+
+
+def _beside_backward(name: str, once: Way, rounds: int, turn: int) -> dict[str, Any]:
+    with _SlowGroup() as slow:
+
+        def taking(seconds: float) -> Way:
+            def way() -> None:
+                slow.seconds = seconds
+                once()
+
+            return way
+
+        for _ in range(4):
+            once()
+        (taken,) = race({"fast": taking(0.0)}, 1, turn)["fast"]
+        each = _HIDDEN * taken / _LAYERS
+        times = race({"fast": taking(0.0), "slow": taking(each)}, rounds, turn)
+    longer = [(slow - fast) / (each * _LAYERS) for slow, fast in zip(times["slow"], times["fast"], strict=True)]
+    return {
+        "label": f"step of {_LAYERS} layers of {_WIDTH}, slow network, {name}",
+        "what": "longer by / time of the network",
+        "us": statistics.median(times["fast"]) * 1e6,
+        "ratio": statistics.median(longer),
+        "at_most": _SHOWN,
+    }
 
 
 # ---------------------------------------------------------------- PyTorch
