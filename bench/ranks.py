@@ -28,6 +28,7 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
+import gradmgr
 from gradmgr import GradManager, distributed, nn, optim
 from gradmgr.nn import functional
 
@@ -185,6 +186,99 @@ def _mean_by_hand() -> Callable[[list[Any]], None]:
     return mean
 
 
+# ---------------------------------------------------------------- all-reduce beside backward
+
+_LAYERS, _WIDTH = 6, 256
+_HIDDEN = 0.5  # of the time of a step: what communication takes, less than backward's two thirds
+_SHOWN = 0.5  # of the communication, at most: what a step takes longer by
+
+
+class _SlowWork:
+    """An all-reduce whose result arrives at a given time, as over a slow network."""
+
+    def __init__(self, work: Any, arrives: float) -> None:
+        self._work, self._arrives = work, arrives
+        self.is_transferring = work.is_transferring
+
+    def done(self) -> bool:
+        return bool(self._work.done()) and time.perf_counter() >= self._arrives
+
+    def wait(self) -> None:
+        self._work.wait()
+        time.sleep(max(0.0, self._arrives - time.perf_counter()))
+
+
+class _SlowGroup:
+    """Lets each all-reduce of a group take so many seconds, one after the other."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self._free = 0.0  # when the network has carried all that was given to it
+        self._group: Any = distributed._world.group()
+        self._start = self._group.start_all_reduce
+
+    def __enter__(self) -> _SlowGroup:
+        self._group.start_all_reduce = self._start_later
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        del self._group.start_all_reduce
+
+    def _start_later(self, *args: Any) -> _SlowWork:
+        self._free = max(self._free, time.perf_counter()) + self.seconds
+        return _SlowWork(self._start(*args), self._free)
+
+
+def _deep() -> Way:
+    """Return a step of a network of equal layers, each of whose weights is a bucket."""
+    new = {"rng": np.random.default_rng(0)}
+    layers = [(nn.Linear(_WIDTH, _WIDTH, bias=False, **new), nn.Tanh()) for _ in range(_LAYERS)]
+    model = nn.Sequential(*[part for layer in layers for part in layer])
+    parameters = list(model.parameters())
+    reduce = distributed.make_allreduce_cb("mean", bucket_bytes=parameters[0].nbytes)
+    gm, optimizer = GradManager().attach(parameters, callbacks=reduce), optim.SGD(parameters, lr=1e-3)
+    x = np.random.default_rng(distributed.rank()).normal(size=(_WIDTH, _WIDTH)).astype("float32")
+
+    def once() -> None:
+        with gm:
+            gm.backward(functional.mse_loss(model(x), x))
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return once
+
+
+def beside_backward(rounds: int, turn: int) -> list[dict[str, Any]]:
+    """By how much of the time that a slow network takes a step is longer: all of it, if backward did not go on."""
+    hows: dict[str, Callable[[Way], Way]] = {"eager": lambda once: once, "compiled": gradmgr.compile}
+    return [_beside_backward(name, how(_deep()), rounds, turn) for name, how in hows.items()]
+
+
+def _beside_backward(name: str, once: Way, rounds: int, turn: int) -> dict[str, Any]:
+    with _SlowGroup() as slow:
+
+        def taking(seconds: float) -> Way:
+            def way() -> None:
+                slow.seconds = seconds
+                once()
+
+            return way
+
+        for _ in range(4):
+            once()
+        (taken,) = race({"fast": taking(0.0)}, 1, turn)["fast"]
+        each = _HIDDEN * taken / _LAYERS
+        times = race({"fast": taking(0.0), "slow": taking(each)}, rounds, turn)
+    longer = [(slow - fast) / (each * _LAYERS) for slow, fast in zip(times["slow"], times["fast"], strict=True)]
+    return {
+        "label": f"step of {_LAYERS} layers of {_WIDTH}, slow network, {name}",
+        "what": "longer by / time of the network",
+        "us": statistics.median(times["fast"]) * 1e6,
+        "ratio": statistics.median(longer),
+        "at_most": _SHOWN,
+    }
+
+
 # ---------------------------------------------------------------- PyTorch
 
 
@@ -296,6 +390,7 @@ def main() -> None:
         all_reduce(4 << 10, rounds, 2 * turn, float("inf")),
         all_reduce(4 << 20, rounds, 5, float("inf")),
         all_reduce(32 << 20, rounds, 2, 1.1),
+        *beside_backward(rounds, max(1, turn // 10)),
     ]
     if importlib.util.find_spec("torch") is not None:
         with _gloo():

@@ -10,8 +10,9 @@ import operator
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
+from gradmgr._arrays.call_facts import keeps_nothing, makes_nothing, writes_to_out
 from gradmgr._arrays.captured import Call, Capture, Layout, Slot, slots_in
-from gradmgr._arrays.lowering import Lowering, keeps_nothing, makes_nothing
+from gradmgr._arrays.lowering import Lowering
 from gradmgr._arrays.native import Machine
 from gradmgr._arrays.steps import NotLoweredError, Step
 
@@ -26,7 +27,8 @@ class Analysis:
         steps: by call, those of the machine.
         bases: by slot, in whose memory it lies, and where its lowest byte stands there.
         aliases: by slot of what Python made, in whose memory it may lie besides.
-        made: the slots whose memory the machine makes, by the number of the call.
+        made: the slots whose memory the replay makes, by the number of the call: for the machine, or for a function of
+            Python's that takes where its result goes.
     """
 
     def __init__(self, capture: Capture, machine: Machine) -> None:
@@ -48,8 +50,12 @@ class Analysis:
                 self._enter_results(call)
             elif kind == NATIVE and isinstance(call.results, Slot) and call.results.number not in self.bases:
                 self.bases[call.results.number] = call.results.number, 0
-                self.made[call.results.number] = number
-                self._made_by[number].append(call.results.number)
+                self._enter_made(call.results.number, number)
+
+    def _enter_made(self, slot: int, number: int) -> None:
+        """Enter the call that first writes to the memory of a slot, which may be the arena's."""
+        self.made[slot] = number
+        self._made_by[number].append(slot)
 
     def base_of(self, number: int) -> int:
         """Return the slot in whose memory an array lies."""
@@ -85,6 +91,8 @@ class Analysis:
             if k in self.bases:
                 continue
             self.bases[k] = k, 0
+            if writes_to_out(call):
+                self._enter_made(k, len(self.kinds) - 1)
             if layout is None or layout.is_scalar or layout.owner == k:
                 continue
             same = [j for j in arrays if layout.owner is not None and self.layouts[j].owner == layout.owner]
@@ -162,7 +170,7 @@ class Analysis:
                 for base in bases_in(step):
                     touched[base].add(number)
             if self.kinds[number] == PYTHON:
-                for slot in call.given:
+                for slot in (*call.given, *call.made):
                     touched[self.base_of(slot)] |= {number, len(self.kinds)}
         return touched
 

@@ -28,7 +28,7 @@ import numpy as np
 
 from gradmgr._arrays.analysis import NATIVE, PYTHON, Analysis, bases_in, bytes_of
 from gradmgr._arrays.captured import Layout
-from gradmgr._arrays.lowering import product_of
+from gradmgr._arrays.lowered_products import product_of
 from gradmgr._arrays.native import UfuncLoop
 from gradmgr._arrays.products import Products, loop_of
 from gradmgr._arrays.steps import Run, Step, Temporary, View, elementwise, of_loop, size_of

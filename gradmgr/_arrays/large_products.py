@@ -108,3 +108,4 @@ def product(a: Array, b: Array) -> Array:
 
 
 libraries.keeps_nothing(multiply)
+libraries.writes_to_out(multiply)

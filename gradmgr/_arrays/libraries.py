@@ -191,6 +191,15 @@ def keeps_nothing(kernel: Function) -> Function:
     return kernel
 
 
+def writes_to_out(kernel: Function) -> Function:
+    """Declare that a kernel takes after its arguments the array that its result is to go into.
+
+    It is C-contiguous, and in memory of its own.
+    """
+    kernel.writes_to_out = True  # type: ignore[attr-defined]  # which a replay asks
+    return kernel
+
+
 def computes_over(rule: Any, into: Callable[..., Any]) -> None:
     """Declare what computes the result of a rule, captured as one call, over its first argument where that may be."""
     rule.__wrapped__.into = into

@@ -20,17 +20,17 @@ from __future__ import annotations
 import functools
 import operator
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from gradmgr._arrays.analysis import NATIVE, NOTHING, PYTHON, VIEW, Analysis, bases_in
+from gradmgr._arrays.call_facts import keeps_nothing
 from gradmgr._arrays.captured import Call, Capture, CaptureError, GuardError, Layout, Slot, check, name_of, slots_in
 from gradmgr._arrays.fusion import Fusion
 from gradmgr._arrays.late_products import LateProduct
 from gradmgr._arrays.liveness import Liveness, reads_whole
-from gradmgr._arrays.lowering import keeps_nothing
 from gradmgr._arrays.native import Machine
 from gradmgr._arrays.ordering import Delay
 from gradmgr._arrays.packing import Arena, packed
@@ -42,6 +42,7 @@ from gradmgr._arrays.steps import Step, Temporary
 from gradmgr._arrays.strips import Strips, runs_by_rows
 
 _LARGE = 1 << 16  # bytes
+_MOST_TRIED = 32  # arrays
 
 
 class NativeWriter(Writer):
@@ -119,6 +120,7 @@ class NativeWriter(Writer):
             call, kind = self.capture.calls[number], analysis.kinds[number]
             if kind == PYTHON:
                 self.read.update(call.given)
+                self.read.update(analysis.made_by(number))
             elif kind == VIEW and call.results != call.args[0] and call.results.number in self.read:
                 self.read.add(call.args[0].number)
 
@@ -163,7 +165,8 @@ class NativeWriter(Writer):
 
         These come and go. The arena does not, so all that lies in it at some other time would be there besides. Where
         this makes the peak clearly lower, large arrays leave the arena, but for those that strips may need little of,
-        and runs of the machine are cut where a large array begins or ends.
+        and runs of the machine are cut where a large array begins or ends. What Python writes where it is told to
+        leaves the arena wherever that makes the peak lower, as no run is cut then.
         """
         made = {base: number for base, number in self.analysis.made.items() if base not in self.leaving}
         large = {base for base in made if self.analysis.nbytes_of(base) >= _LARGE}
@@ -171,20 +174,25 @@ class NativeWriter(Writer):
         if not large or not pauses:
             return set()
         spans = {base: self._span(base, number) for base, number in made.items()}
+        others = self._spans_of_results(pauses)
         large -= self._read_by_other_names()
+        given = large.intersection(base for number in pauses for base in self.analysis.made_by(number))
+        given, least = _kept_apart(given, spans, others)
         stays = self._only_by_rows(large)
         apart = {base for base in large if base not in stays or over_runs(spans[base], pauses)}
-        others = [
+        return apart if _peak_with(apart, spans, others) < CLEARLY * least else given
+
+    def _spans_of_results(self, pauses: Sequence[int]) -> list[Span]:
+        """Return for how long what calls of Python's make in memory of their own is held."""
+        return [
             self._span_of_result(call, number, k)
             for number in pauses
             for call in [self.capture.calls[number]]
             if any(self.layouts[j] is not None for j in call.given)  # an object's arrays are there anyway
             for k in call.made
-            if self.layouts[k] is not None and self.analysis.base_of(k) == k and self.layouts[k].owner in (None, k)
+            if k not in self.analysis.made and self.layouts[k] is not None
+            if self.analysis.base_of(k) == k and self.layouts[k].owner in (None, k)
         ]
-        rest = [span for base, span in spans.items() if base not in apart]
-        lower = peak_of(rest) + peak_of([*others, *[spans[base] for base in apart]])
-        return apart if lower < CLEARLY * (peak_of(spans.values()) + peak_of(others)) else set()
 
     def _only_by_rows(self, bases: set[int]) -> set[int]:
         """Return those of some slots whose memory is touched only by steps that may run strip by strip."""
@@ -378,7 +386,7 @@ class NativeWriter(Writer):
                 self._fetch(slot)
             self._drop_other_names(call)
             self.lines += self._beginning(number, call, has_arena=True)
-            self.lines += self._lines(call)
+            self.lines += self._lines_of_python(number, call)
             for slot in call.made:
                 self._fill_cell(slot)
                 self._enter_variable(slot)
@@ -408,6 +416,14 @@ class NativeWriter(Writer):
         self.lines.append(f"if {test}({given}) is not None: {again}({given})")
         for number in due:
             self._drop(number)
+
+    def _lines_of_python(self, number: int, call: Call) -> list[str]:
+        """Write a call of Python's, which is given where its result goes if it takes that."""
+        made = self.analysis.made_by(number)
+        for base in made:
+            self._make_leaving(base)
+            self._fetch(base)
+        return [self._into(call.function, call.args, self._text(call.results))] if made else self._lines(call)
 
     def _write_steps(self, number: int) -> None:
         made = self.analysis.made_by(number)
@@ -533,6 +549,27 @@ class NativeWriter(Writer):
             base, low = self.analysis.bases[slot]
             found.append((self.places[base].start + low + first_of(self.layouts[slot]), self.layouts[slot]))
         return found
+
+
+def _kept_apart(given: Collection[int], spans: Mapping[int, Span], others: Sequence[Span]) -> tuple[set[int], int]:
+    """Return what is to be in memory of its own of some slots, so that the peak is the least, and that peak.
+
+    The largest are tried one by one, as the time that takes grows with their square.
+    """
+    tried = sorted(given, key=lambda base: (-spans[base].nbytes, base))[:_MOST_TRIED]
+    apart: set[int] = set()
+    least = _peak_with(apart, spans, others)
+    for base in tried:
+        peak = _peak_with(apart | {base}, spans, others)
+        if peak < least:
+            apart, least = apart | {base}, peak
+    return apart, least
+
+
+def _peak_with(apart: Collection[int], spans: Mapping[int, Span], others: Sequence[Span]) -> int:
+    """Return the bytes of an arena, and of what is held at once besides it, if some slots' memory is not in it."""
+    inside = [span for base, span in spans.items() if base not in apart]
+    return peak_of(inside) + peak_of([*others, *[spans[base] for base in apart]])
 
 
 def _made(

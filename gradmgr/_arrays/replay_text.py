@@ -33,8 +33,8 @@ from typing import Any
 
 import numpy as np
 
+from gradmgr._arrays.call_facts import is_view, writes_to_out
 from gradmgr._arrays.captured import Call, Capture, CapturedArray, CaptureError, Layout, Slot, check, slots_in, stale
-from gradmgr._arrays.lowering import is_view
 from gradmgr._arrays.memory import over_first
 from gradmgr._arrays.packing import packed
 from gradmgr._arrays.placement import first_of
@@ -251,6 +251,8 @@ class Writer:
             return True
         if call.keywords:
             return False
+        if writes_to_out(call):
+            return True
         if call.function is np.dot:  # of matrices it makes the result that it takes, too
             return len(call.args) == 2 and bool(layout.shape)
         if call.function is np.concatenate:

@@ -1732,7 +1732,7 @@ def test_a_gradient_that_a_callback_keeps_does_not_change() -> None:
         assert g.tolist() == values
 
 
-def test_gradients_are_summed_over_ranks_in_every_call() -> None:
+def test_gradients_are_summed_over_ranks_in_every_call_and_sent_before_the_rest_of_backward() -> None:
     pytest.importorskip("mpi4py")
     ranks(
         2,
@@ -1755,6 +1755,46 @@ def test_gradients_are_summed_over_ranks_in_every_call() -> None:
             expected = expected - mean * 0.5
             np.testing.assert_array_equal(g.numpy(), mean)
             np.testing.assert_array_equal(w.numpy(), expected)
+
+        from gradmgr.distributed import _world
+        group, log = _world.group(), []
+        start = group.start_all_reduce
+
+        def started(array, *args, **keywords):
+            log.append(array.size - 1)  # without the number that says what was reached
+            return start(array, *args, **keywords)
+
+        class Last(gradmgr.Function):  # the rule that backward calls last
+            @staticmethod
+            def forward(ctx, x):
+                return x * 2.0
+
+            @staticmethod
+            def backward(ctx, g):
+                log.append("rule")
+                return g * 2.0
+
+        group.start_all_reduce = started
+        for levels in ({"native": False}, {}):
+            first, last = tensor(np.ones((2, 2))), tensor(np.ones((3, 2)))
+            gm = GradManager().attach([first, last], dist.make_allreduce_cb("sum", bucket_bytes=1))
+
+            @gradmgr.compile(**levels)
+            def step(x):
+                with gm:
+                    gm.backward((np.tanh(Last.apply(x @ first)) @ last.T).sum())
+                found = first.grad, last.grad
+                first.grad = last.grad = None
+                return found
+
+            x = np.ones((1, 2)) / 8
+            for k in range(4):
+                log.clear()
+                of_first, of_last = step(x)
+                assert log == [6, "rule", 4], (k, levels, log)
+                np.testing.assert_allclose(of_last.numpy(), np.full((3, 2), 2 * np.tanh(0.5)))
+                np.testing.assert_allclose(of_first.numpy(), np.full((2, 2), 1.5 / np.cosh(0.5) ** 2))
+            assert "1 variant" in step.explain() and "_receive" in step.explain(), step.explain()
         """,
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -101,3 +102,21 @@ def test_compiled_steps_have_the_bits_of_eager_ones(computed, keywords):
         for found, expected in zip(compiled(x), step(x, w, b), strict=True):
             assert found.numpy().tobytes() == expected.numpy().tobytes()
     assert computed
+
+
+@pytest.mark.parametrize("keywords", [{"exact": True}, {"native": False}], ids=str)
+def test_products_that_stay_in_a_replay_go_into_the_memory_that_it_keeps(computed, keywords):
+    w = float32(INTO, INTO)
+    compiled = gradmgr.compile(lambda x: gnp.sum(nn.functional.linear(nn.functional.linear(x, w), w)), **keywords)
+    x = float32(ROWS, INTO)
+    for _ in range(3):
+        compiled(x)
+    computed.clear()
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        compiled(x)
+        assert tracemalloc.get_traced_memory()[1] - before < x.nbytes / 4
+    finally:
+        tracemalloc.stop()
+    assert len(computed) == 2

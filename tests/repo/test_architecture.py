@@ -188,9 +188,14 @@ def test_gradmgr_imports_these_modules_when_first_used_and_no_others():
             f"gradmgr._arrays.{name}"
             for name in (
                 "analysis",
+                "call_facts",
                 "fusion",
                 "late_products",
                 "liveness",
+                "lowered_copies",
+                "lowered_products",
+                "lowered_sums",
+                "lowered_ufuncs",
                 "lowering",
                 "ordering",
                 "packing",
@@ -198,7 +203,7 @@ def test_gradmgr_imports_these_modules_when_first_used_and_no_others():
                 "products",
             )
         ),
-        *(f"gradmgr._arrays.{name}" for name in ("spans", "steps", "strips")),
+        *(f"gradmgr._arrays.{name}" for name in ("slot_views", "spans", "steps", "strips")),
         *(
             f"gradmgr._engine.{name}"
             for name in (
