@@ -10,7 +10,8 @@ import operator
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
-from gradmgr._arrays.captured import Call, Capture, Layout, Slot, slots_in
+from gradmgr._arrays.capture import Capture
+from gradmgr._arrays.captured_calls import Call, Layout, Slot, slots_in
 from gradmgr._arrays.lowering import Lowering, keeps_nothing, makes_nothing
 from gradmgr._arrays.native import Machine
 from gradmgr._arrays.steps import NotLoweredError, Step

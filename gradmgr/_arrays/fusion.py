@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gradmgr._arrays.analysis import NATIVE, PYTHON, Analysis, bases_in, bytes_of
-from gradmgr._arrays.captured import Layout
+from gradmgr._arrays.captured_calls import Layout
 from gradmgr._arrays.lowering import product_of
 from gradmgr._arrays.native import UfuncLoop
 from gradmgr._arrays.products import Products, loop_of

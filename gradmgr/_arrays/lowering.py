@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 
 from gradmgr._arrays.arguments import leaves_in
-from gradmgr._arrays.captured import Call, Capture, Slot, slots_in
+from gradmgr._arrays.capture import Capture
+from gradmgr._arrays.captured_calls import Call, Slot, slots_in
 from gradmgr._arrays.native import Machine, UfuncLoop
 from gradmgr._arrays.native_kernels import Kernel
 from gradmgr._arrays.steps import (

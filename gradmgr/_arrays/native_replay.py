@@ -26,7 +26,8 @@ from typing import Any
 import numpy as np
 
 from gradmgr._arrays.analysis import NATIVE, NOTHING, PYTHON, VIEW, Analysis, bases_in
-from gradmgr._arrays.captured import Call, Capture, CaptureError, GuardError, Layout, Slot, check, name_of, slots_in
+from gradmgr._arrays.capture import Capture
+from gradmgr._arrays.captured_calls import Call, CaptureError, GuardError, Layout, Slot, check, name_of, slots_in
 from gradmgr._arrays.fusion import Fusion
 from gradmgr._arrays.late_products import LateProduct
 from gradmgr._arrays.liveness import Liveness, reads_whole

@@ -186,6 +186,7 @@ def test_gradmgr_imports_these_modules_when_first_used_and_no_others():
             f"gradmgr._arrays.{name}"
             for name in (
                 "analysis",
+                "capture_difference",
                 "fusion",
                 "late_products",
                 "liveness",
