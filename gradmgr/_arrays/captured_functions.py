@@ -32,20 +32,8 @@ METHODS = MappingProxyType(
         for name in (
             *("sum", "prod", "mean", "var", "std", "max", "min", "argmax", "argmin", "argsort", "argpartition", "clip"),
             *("cumsum", "cumprod", "diagonal", "dot", "nonzero", "repeat", "round", "searchsorted", "squeeze", "conj"),
-            *(
-                "swapaxes",
-                "take",
-                "trace",
-                "choose",
-                "compress",
-                "astype",
-                "copy",
-                "view",
-                "reshape",
-                "ravel",
-                "flatten",
-            ),
-            *("transpose", "fill", "conjugate", "any", "all", "sort", "partition", "put"),
+            *("swapaxes", "take", "trace", "choose", "compress", "astype", "copy", "view", "reshape", "ravel"),
+            *("flatten", "transpose", "fill", "conjugate", "any", "all", "sort", "partition", "put"),
         )
     }
 )

@@ -27,11 +27,10 @@ class Memory:
         if not isinstance(array, np.ndarray):
             is_scalar = isinstance(array, np.generic)
             return (None, 0) if is_scalar else self._regions.owner_of(array, number, is_input=is_input)
+        if array.base is None:
+            return self.enter(array, number), 0
         if not array.size:
             return None, 0
-        if array.base is None:
-            self._owners[id(array)] = weakref.ref(array), number
-            return number, 0
         start, end = _bounds_of(array)
         if is_input:
             self._enter_input(start, end, number)
@@ -41,6 +40,13 @@ class Memory:
         if known is not None and known[0] >= end:
             return known[1], start - self._starts[at - 1]
         return self._found(array, number, start, end)
+
+    def enter(self, array: Any, number: int) -> int | None:
+        """Enter an array of NumPy's with memory of its own; return the slot in whose memory it lies, if it has any."""
+        if not array.size:
+            return None
+        self._owners[id(array)] = weakref.ref(array), number
+        return number
 
     def _enter_input(self, start: int, end: int, number: int) -> None:
         at = bisect_right(self._starts, start)

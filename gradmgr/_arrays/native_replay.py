@@ -78,7 +78,8 @@ class NativeWriter(Writer):
         self.leaving |= self.apart
         self.cells = self._cells()
         self.strips = Strips(self.analysis, self._read_by_python() | self.leaving | self.cells)
-        self.last_of_memory = self._last_of_memory()  # anew, as strips have moved steps between calls
+        if self.strips.moved:  # steps from one call to another
+            self.last_of_memory = self._last_of_memory()
         self.places: dict[Any, Place] = {}
         self.nbytes = self._place()  # of the arena
         self.segments = [Segment()]
@@ -311,11 +312,6 @@ class NativeWriter(Writer):
         for slot in self.capture.inputs:
             self._fill_cell(slot.number)
         for number, call in enumerate(self.capture.calls):
-            if self._is_layout_test(call):
-                self.untested[number] = call
-                continue
-            if not _reads_tensor(call):
-                self._test_layouts()
             self._write_call(number, call)
         self._test_layouts()
         self._run()
@@ -371,6 +367,11 @@ class NativeWriter(Writer):
         elif kind == VIEW:
             self._write_view(call)
         elif kind == PYTHON:
+            if self._is_layout_test(call):
+                self.untested[number] = call
+                return
+            if not _reads_tensor(call):
+                self._test_layouts()
             self._run()
             self._write_late(number)
             self.called[id(call.function)] = call.function
@@ -398,7 +399,6 @@ class NativeWriter(Writer):
         due, self.untested = self.untested, {}
         if not due:
             return
-        self._run()
         calls = list(due.values())
         for call in calls:
             self.called[id(call.function)] = call.function
@@ -463,6 +463,7 @@ class NativeWriter(Writer):
         slot = call.results.number
         if slot not in self.read or call.results == call.args[0] or self.analysis.base_of(slot) in self.places:
             return
+        self._test_layouts()
         self._fetch(call.args[0].number)
         self.lines += self._lines(call)
         self._enter_variable(slot)
@@ -493,6 +494,8 @@ class NativeWriter(Writer):
 
     def _run(self) -> None:
         """Write the run of the present segment, and begin a new one."""
+        if self.segments[-1].steps or self.dropped:
+            self._test_layouts()  # before the arrays are read, and dropped
         if self.segments[-1].steps:
             self.lines.append(f"\0{len(self.segments) - 1}")
             self.segments.append(Segment())
