@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gradmgr._arrays.captured import Capture
+from gradmgr._arrays.capture import Capture
 from gradmgr._arrays.native import found
 from gradmgr._arrays.native_test import check_machine
 

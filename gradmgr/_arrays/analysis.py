@@ -11,7 +11,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 from gradmgr._arrays.call_facts import keeps_nothing, makes_nothing, writes_to_out
-from gradmgr._arrays.captured import Call, Capture, Layout, Slot, slots_in
+from gradmgr._arrays.capture import Capture
+from gradmgr._arrays.captured_calls import Call, Layout, Slot, slots_in
 from gradmgr._arrays.lowering import Lowering
 from gradmgr._arrays.native import Machine
 from gradmgr._arrays.steps import NotLoweredError, Step

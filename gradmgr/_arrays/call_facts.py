@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from gradmgr._arrays.arguments import leaves_in
-from gradmgr._arrays.captured import Call, Slot, slots_in
+from gradmgr._arrays.captured_calls import Call, Slot, slots_in
 from gradmgr._arrays.steps import NotLoweredError
 
 # Those that give a view of their first argument and read no values, or do nothing at all.
@@ -23,7 +23,7 @@ _VIEWERS = frozenset(
 _FACTS = frozenset(("shape", "ndim", "size", "result_type", "may_share_memory", "isscalar", "can_cast"))
 
 
-def name_of(function: Any) -> str:
+def rule_name_of(function: Any) -> str:
     """Return by which name the rules know a function: a method's, an attribute's, NumPy's; "" for others."""
     for kind in ("method", "attribute"):
         known = getattr(function, kind, None)
@@ -39,7 +39,7 @@ def keeps_nothing(function: Any) -> bool:
     """Tell whether a function keeps no array that it is given: NumPy's, operators, methods, and kernels of ours."""
     module = getattr(function, "__module__", None) or ""
     return (
-        bool(name_of(function))
+        bool(rule_name_of(function))
         or getattr(function, "keeps_nothing", False)
         or isinstance(function, np.ufunc)
         or isinstance(getattr(function, "__self__", None), np.ufunc)
@@ -57,7 +57,7 @@ def makes_nothing(call: Call) -> bool:
     """Tell whether a call only reads facts of arrays, such as their shapes."""
     if call.made or call.expected is not None:
         return False
-    return not any(leaves_in(call.results)) and name_of(call.function) in _FACTS
+    return not any(leaves_in(call.results)) and rule_name_of(call.function) in _FACTS
 
 
 def is_view(call: Call, layouts: Sequence[Any]) -> bool:
@@ -68,7 +68,7 @@ def is_view(call: Call, layouts: Sequence[Any]) -> bool:
     made, of = layouts[result.number], layouts[source.number]
     if made is not None and made.owner == result.number != source.number:
         return False
-    if name_of(call.function) not in _VIEWERS or (len(call.given) > 1 and any(slots_in(call.args[1:]))):
+    if rule_name_of(call.function) not in _VIEWERS or (len(call.given) > 1 and any(slots_in(call.args[1:]))):
         return False
     if result == source:
         return True

@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gradmgr._arrays.analysis import NATIVE, PYTHON, Analysis, bases_in, bytes_of
-from gradmgr._arrays.captured import Layout
+from gradmgr._arrays.captured_calls import Layout
 from gradmgr._arrays.lowered_products import product_of
 from gradmgr._arrays.native import UfuncLoop
 from gradmgr._arrays.products import Products, loop_of
@@ -127,11 +127,7 @@ class Fusion:
         self._exact = [loop_of(machine, ufunc) for ufunc in (np.add, np.subtract, np.multiply)]
         self._add = self._exact[0]
         self._copy = analysis.lowering.copy_of(_F4)
-        self._touched = {base: sorted(calls) for base, calls in analysis.touched().items()}
-        self._written = self._writes()
-        self._python = [0, *accumulate([kind == PYTHON for kind in analysis.kinds])]
-        self._aliased = analysis.aliases.keys() | {base for of in analysis.aliases.values() for base in of}
-        self._held = self._aliased | {analysis.base_of(slot) for slot in results}
+        self._results = results
         self._places: set[Any] = set()  # the memory of sums
         self._changed: set[int] = set()  # calls whose products have been dealt with
         self.late: dict[int, list[tuple[int, Step]]] = defaultdict(list)
@@ -142,6 +138,7 @@ class Fusion:
         self._count = sum([self._is_product(step) for steps in self.analysis.steps for step in steps])
         if not self._count:
             return
+        self._look_up()
         sums = self._sums()
         self._places = {each.place[0] for each in sums}
         for each in sums:
@@ -156,6 +153,15 @@ class Fusion:
         for number, steps in enumerate(self.analysis.steps):
             if number not in self._changed and any(map(self._is_product, steps)):
                 steps[:] = [changed for step in steps for changed in self._alone(step)]
+
+    def _look_up(self) -> None:
+        """Find what all changes ask for: which calls touch and write a memory, where Python is called, what is held."""
+        analysis = self.analysis
+        self._touched = {base: sorted(calls) for base, calls in analysis.touched().items()}
+        self._written = self._writes()
+        self._python = [0, *accumulate([kind == PYTHON for kind in analysis.kinds])]
+        self._aliased = analysis.aliases.keys() | {base for of in analysis.aliases.values() for base in of}
+        self._held = self._aliased | {analysis.base_of(slot) for slot in self._results}
 
     def counts(self) -> Counts:
         """Return what has been done."""

@@ -28,7 +28,9 @@ import numpy as np
 
 from gradmgr._arrays import gpu
 from gradmgr._arrays.arguments import leaves_in
-from gradmgr._arrays.captured import Call, Capture, CaptureError, Layout, Slot, name_of, slots_in, written_by
+from gradmgr._arrays.capture import Capture
+from gradmgr._arrays.captured_calls import Call, CaptureError, Layout, Slot, name_of, slots_in
+from gradmgr._arrays.captured_functions import written_by
 from gradmgr._arrays.replay_text import BEGIN_EFFECTS, TAKE_ARENA, Writer, begins_effects, variable
 from gradmgr._arrays.steps import size_of
 

@@ -26,16 +26,10 @@ from gradmgr._arrays.batched import Batched, batched_to_hold, innermost
 from gradmgr._arrays.batched import common_value as common_to_examples
 from gradmgr._arrays.batched_indexing import getitem_of
 from gradmgr._arrays.batched_library import Library
-from gradmgr._arrays.captured import (
-    CapturedArray,
-    CapturingLibrary,
-    capture_in,
-    capturing,
-    inner_of,
-    value_of,
-)
+from gradmgr._arrays.captured import CapturedArray, capture_in, capturing, inner_of, value_of
 from gradmgr._arrays.captured import is_captured as is_captured
 from gradmgr._arrays.captured import is_numpy as is_numpy
+from gradmgr._arrays.capturing_library import CapturingLibrary
 from gradmgr._arrays.gpu import is_on_gpu
 from gradmgr._arrays.gpu import loaded_cupy as loaded_cupy
 from gradmgr._arrays.memory_order import with_channels_last

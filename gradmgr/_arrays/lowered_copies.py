@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from gradmgr._arrays.call_facts import bound, name_of, only
-from gradmgr._arrays.captured import Call, Slot
+from gradmgr._arrays.call_facts import bound, only, rule_name_of
+from gradmgr._arrays.captured_calls import Call, Slot
 from gradmgr._arrays.lowered_ufuncs import UfuncRules
 from gradmgr._arrays.slot_views import constant, temporary
 from gradmgr._arrays.steps import (
@@ -85,7 +85,7 @@ class CopyRules(UfuncRules):
         made, source = self.made(call), self.operand(call.args[0])
         if isinstance(source, type):
             return [self._copied(constant(np.array(call.args[0], made.dtype)), made)]
-        if name_of(call.function) not in _COPIERS and not self._would_know(source):
+        if rule_name_of(call.function) not in _COPIERS and not self._would_know(source):
             raise NotLoweredError
         if made.shape == source.shape:
             return [self._copied(source, made)]

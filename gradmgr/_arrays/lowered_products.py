@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from gradmgr._arrays.call_facts import bound
-from gradmgr._arrays.captured import Call
+from gradmgr._arrays.captured_calls import Call
 from gradmgr._arrays.lowered_ufuncs import UfuncRules
 from gradmgr._arrays.native import UfuncLoop
 from gradmgr._arrays.slot_views import temporary

@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from gradmgr._arrays.captured import Call, Capture
+from gradmgr._arrays.capture import Capture
+from gradmgr._arrays.captured_calls import Call
 from gradmgr._arrays.native import Machine
 from gradmgr._arrays.slot_views import SlotViews, constant, temporary
 from gradmgr._arrays.steps import (

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from gradmgr._arrays.call_facts import name_of
-from gradmgr._arrays.captured import Call, slots_in
+from gradmgr._arrays.call_facts import rule_name_of
+from gradmgr._arrays.captured_calls import Call, slots_in
 from gradmgr._arrays.lowered_copies import MAKERS, CopyRules
 from gradmgr._arrays.lowered_products import VECDOT, ProductRules
 from gradmgr._arrays.lowered_sums import SumRules
@@ -71,7 +71,7 @@ class Lowering(CopyRules, SumRules, ProductRules):
         owner = getattr(function, "__self__", None)
         if isinstance(owner, np.ufunc) and function.__name__ == "reduce":
             return self._reduced(owner, call, ("axis", "dtype", "out", "keepdims"), 0)
-        rule = _RULES.get(function) or _RULES_BY_NAME.get(name_of(function))
+        rule = _RULES.get(function) or _RULES_BY_NAME.get(rule_name_of(function))
         if rule is None:
             raise NotLoweredError
         return rule(self, call)

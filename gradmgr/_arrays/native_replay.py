@@ -27,7 +27,8 @@ import numpy as np
 
 from gradmgr._arrays.analysis import NATIVE, NOTHING, PYTHON, VIEW, Analysis, bases_in
 from gradmgr._arrays.call_facts import keeps_nothing
-from gradmgr._arrays.captured import Call, Capture, CaptureError, GuardError, Layout, Slot, check, name_of, slots_in
+from gradmgr._arrays.capture import Capture
+from gradmgr._arrays.captured_calls import Call, CaptureError, GuardError, Layout, Slot, check, name_of, slots_in
 from gradmgr._arrays.fusion import Fusion
 from gradmgr._arrays.late_products import LateProduct
 from gradmgr._arrays.liveness import Liveness, reads_whole
@@ -78,7 +79,8 @@ class NativeWriter(Writer):
         self.leaving |= self.apart
         self.cells = self._cells()
         self.strips = Strips(self.analysis, self._read_by_python() | self.leaving | self.cells)
-        self.last_of_memory = self._last_of_memory()  # looked up again, as strips have moved steps between calls
+        if self.strips.moved:  # steps from one call to another
+            self.last_of_memory = self._last_of_memory()
         self.places: dict[Any, Place] = {}
         self.nbytes = self._place()  # of the arena
         self.segments = [Segment()]
@@ -318,11 +320,6 @@ class NativeWriter(Writer):
         for slot in self.capture.inputs:
             self._fill_cell(slot.number)
         for number, call in enumerate(self.capture.calls):
-            if self._is_layout_test(call):
-                self.untested[number] = call
-                continue
-            if not _reads_tensor(call):
-                self._test_layouts()
             self._write_call(number, call)
         self._test_layouts()
         self._run()
@@ -378,6 +375,11 @@ class NativeWriter(Writer):
         elif kind == VIEW:
             self._write_view(call)
         elif kind == PYTHON:
+            if self._is_layout_test(call):
+                self.untested[number] = call
+                return
+            if not _reads_tensor(call):
+                self._test_layouts()
             self._run()
             self._write_late(number)
             self.called[id(call.function)] = call.function
@@ -405,7 +407,6 @@ class NativeWriter(Writer):
         due, self.untested = self.untested, {}
         if not due:
             return
-        self._run()
         calls = list(due.values())
         for call in calls:
             self.called[id(call.function)] = call.function
@@ -478,6 +479,7 @@ class NativeWriter(Writer):
         slot = call.results.number
         if slot not in self.read or call.results == call.args[0] or self.analysis.base_of(slot) in self.places:
             return
+        self._test_layouts()
         self._fetch(call.args[0].number)
         self.lines += self._lines(call)
         self._enter_variable(slot)
@@ -508,6 +510,8 @@ class NativeWriter(Writer):
 
     def _run(self) -> None:
         """Write the run of the present segment, and begin a new one."""
+        if self.segments[-1].steps or self.dropped:
+            self._test_layouts()  # before the arrays are read, and dropped
         if self.segments[-1].steps:
             self.lines.append(f"\0{len(self.segments) - 1}")
             self.segments.append(Segment())

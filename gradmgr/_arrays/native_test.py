@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gradmgr._arrays.captured import Capture
+from gradmgr._arrays.capture import Capture
 from gradmgr._arrays.native import Machine, MachineError
 from gradmgr._arrays.native_replay import NativeWriter
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gradmgr._arrays.captured import Call, Layout
+from gradmgr._arrays.captured_calls import Call, Layout
 from gradmgr._arrays.native import Machine
 from gradmgr._arrays.packing import ALIGNMENT, Arena
 from gradmgr._arrays.steps import FAILED, Run, Step

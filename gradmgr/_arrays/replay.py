@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from gradmgr import errors
-from gradmgr._arrays.captured import Capture, CaptureError, Slot
+from gradmgr._arrays.capture import Capture
+from gradmgr._arrays.captured_calls import CaptureError, Slot
 from gradmgr._arrays.graph_replay import GraphWriter, NoGraphError
 from gradmgr._arrays.native import Machine, found
 from gradmgr._arrays.native_replay import NativeWriter

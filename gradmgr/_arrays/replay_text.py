@@ -34,7 +34,9 @@ from typing import Any
 import numpy as np
 
 from gradmgr._arrays.call_facts import is_view, writes_to_out
-from gradmgr._arrays.captured import Call, Capture, CapturedArray, CaptureError, Layout, Slot, check, slots_in, stale
+from gradmgr._arrays.capture import Capture
+from gradmgr._arrays.captured import CapturedArray
+from gradmgr._arrays.captured_calls import Call, CaptureError, Layout, Slot, check, slots_in, stale
 from gradmgr._arrays.memory import over_first
 from gradmgr._arrays.packing import packed
 from gradmgr._arrays.placement import first_of

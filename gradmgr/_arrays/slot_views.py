@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from gradmgr._arrays.call_facts import is_view
-from gradmgr._arrays.captured import Call, Capture, Slot
+from gradmgr._arrays.capture import Capture
+from gradmgr._arrays.captured_calls import Call, Slot
 from gradmgr._arrays.native import Machine
 from gradmgr._arrays.steps import NotLoweredError, Temporary, View, c_strides, size_of
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gradmgr._arrays.captured import Call
+from gradmgr._arrays.captured_calls import Call
 from gradmgr._arrays.native import UfuncLoop
 
 MOST_OPERANDS = 8  # as in the machine

@@ -17,7 +17,9 @@ import numpy as np
 
 from gradmgr._arrays import gpu
 from gradmgr._arrays.arguments import leaves_in, map_leaves
-from gradmgr._arrays.captured import CapturedArray, GuardError, capturing, checksum_of, inner_of, set_capturing
+from gradmgr._arrays.capture import checksum_of
+from gradmgr._arrays.captured import CapturedArray, capturing, inner_of, set_capturing
+from gradmgr._arrays.captured_calls import GuardError
 from gradmgr._engine.captured_state import ObjectStandIn
 from gradmgr._engine.context import is_tracked
 from gradmgr._engine.tensor import Tensor, wrap

@@ -7,7 +7,8 @@ from collections.abc import Callable, Collection
 from functools import partial
 from typing import Any
 
-from gradmgr._arrays.captured import CapturedArray, Slot
+from gradmgr._arrays.captured import CapturedArray
+from gradmgr._arrays.captured_calls import Slot
 from gradmgr._engine.tensor import Tensor
 
 

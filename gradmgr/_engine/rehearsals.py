@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from gradmgr._arrays.captured import Call, Capture, Slot
+from gradmgr._arrays.capture import Capture
+from gradmgr._arrays.captured_calls import Call, Slot
 from gradmgr._engine.replay_calls import READS, array_of, grad_of, is_of_object, layout_of
 from gradmgr._engine.tensor import wrap
 from gradmgr._engine.tensor_capture import TensorCapture

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from gradmgr._arrays.arguments import leaves_in
-from gradmgr._arrays.captured import Call, CaptureError
+from gradmgr._arrays.captured_calls import Call, CaptureError
 from gradmgr._arrays.gpu import is_on_gpu
 from gradmgr._engine.tensor import Tensor
 

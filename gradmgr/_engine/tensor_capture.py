@@ -24,20 +24,11 @@ import numpy as np
 from gradmgr._arrays.arguments import leaves_in, map_leaves
 from gradmgr._arrays.atomic import run_atomically
 from gradmgr._arrays.batched import Batched
-from gradmgr._arrays.captured import (
-    Call,
-    Capture,
-    CapturedArray,
-    Noted,
-    Slot,
-    capturing,
-    generators_in,
-    inner_of,
-    set_capturing,
-    slots_in,
-    without_copies,
-    written_by,
-)
+from gradmgr._arrays.capture import Capture, Noted, generators_in
+from gradmgr._arrays.captured import CapturedArray, capturing, inner_of, set_capturing
+from gradmgr._arrays.captured_calls import Call, Slot, slots_in
+from gradmgr._arrays.captured_functions import written_by
+from gradmgr._arrays.forwarded_copies import without_copies
 from gradmgr._arrays.gpu import is_on_gpu
 from gradmgr._arrays.table_rows import TableRows
 from gradmgr._engine.captured_slots import array_slot, grad_slot, value_in

@@ -8,7 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from gradmgr._arrays.captured import CapturedArray, CaptureError, difference, generators_in, is_branch
+from gradmgr._arrays.capture import generators_in
+from gradmgr._arrays.capture_difference import difference, is_branch
+from gradmgr._arrays.captured import CapturedArray
+from gradmgr._arrays.captured_calls import CaptureError
 from gradmgr._arrays.gpu import is_on_gpu
 from gradmgr._engine.captured_slots import run_captured
 from gradmgr._engine.cleanup import complete, without_collections

@@ -17,7 +17,8 @@ from typing import Any, overload
 
 from gradmgr import errors
 from gradmgr._arrays.atomic import is_treatment_usual
-from gradmgr._arrays.captured import GuardError, capturing
+from gradmgr._arrays.captured import capturing
+from gradmgr._arrays.captured_calls import GuardError
 from gradmgr._arrays.libraries import float_errors_raise
 from gradmgr._arrays.replay import Options, may_fuse, require_machine
 from gradmgr._engine.cleanup import without_collections

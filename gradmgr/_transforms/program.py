@@ -11,16 +11,10 @@ from typing import Any
 import numpy as np
 
 from gradmgr._arrays.atomic import error_treatment, errors_ignored
-from gradmgr._arrays.captured import (
-    Call,
-    Capture,
-    CaptureError,
-    GuardError,
-    Slot,
-    adds_in_any_order,
-    is_same_array,
-    name_of,
-)
+from gradmgr._arrays.capture import Capture
+from gradmgr._arrays.capture_difference import is_same_array
+from gradmgr._arrays.captured_calls import Call, CaptureError, GuardError, Slot, name_of
+from gradmgr._arrays.captured_functions import adds_in_any_order
 from gradmgr._arrays.gpu import have_same_bits, is_on_gpu
 from gradmgr._arrays.replay import Options, compile_replay
 from gradmgr._arrays.replay_text import begins_effects

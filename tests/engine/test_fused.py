@@ -22,7 +22,8 @@ import gradmgr
 import gradmgr.numpy as gnp
 from gradmgr import GradManager, asarray, errors, nn, optim
 from gradmgr._arrays import fusion, onednn_library, products
-from gradmgr._arrays.captured import Capture, CaptureError
+from gradmgr._arrays.capture import Capture
+from gradmgr._arrays.captured_calls import CaptureError
 from gradmgr._arrays.fusion import Counts, Fusion
 from gradmgr._arrays.products import Products, find_products
 from gradmgr._arrays.replay import Options, compile_replay

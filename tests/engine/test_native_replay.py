@@ -20,7 +20,8 @@ from machine import MACHINE, assert_same_bits, in_layouts_of, needs_machine
 import gradmgr.numpy as gnp
 from gradmgr import GradManager, asarray
 from gradmgr._arrays import replay as replay_module
-from gradmgr._arrays.captured import Call, Capture, CaptureError, Slot
+from gradmgr._arrays.capture import Capture
+from gradmgr._arrays.captured_calls import Call, CaptureError, Slot
 from gradmgr._arrays.native import Found, MachineError, load
 from gradmgr._arrays.native_replay import NativeWriter
 from gradmgr._arrays.native_test import check_machine

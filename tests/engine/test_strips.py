@@ -12,7 +12,7 @@ from helpers import normal
 from machine import MACHINE, assert_same_bits, in_layouts_of, needs_machine
 
 from gradmgr._arrays import native_replay, strips
-from gradmgr._arrays.captured import Capture
+from gradmgr._arrays.capture import Capture
 from gradmgr._arrays.replay import Options, compile_replay
 
 Program = Callable[..., Sequence[Any]]

@@ -14,7 +14,9 @@ from test_captured_samples import DRAWS, OTHER_SHAPES, changed
 
 import gradmgr.numpy as gnp
 from gradmgr import GradManager, asarray
-from gradmgr._arrays.captured import Capture, CapturedArray, CaptureError
+from gradmgr._arrays.capture import Capture
+from gradmgr._arrays.captured import CapturedArray
+from gradmgr._arrays.captured_calls import CaptureError
 from gradmgr._arrays.replay import compile_replay
 
 pytestmark = pytest.mark.usefixtures("cupy")

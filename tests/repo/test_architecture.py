@@ -189,6 +189,7 @@ def test_gradmgr_imports_these_modules_when_first_used_and_no_others():
             for name in (
                 "analysis",
                 "call_facts",
+                "capture_difference",
                 "fusion",
                 "late_products",
                 "liveness",
