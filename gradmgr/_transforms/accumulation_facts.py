@@ -17,7 +17,7 @@ class Use(NamedTuple):
 
     Attributes:
         kind: whether it adds an integer to it, appends to it or assigns it.
-        key: of the item, a constant; None where there is none.
+        key: of the item, a constant; None if there is none.
     """
 
     kind: Literal["counts", "appends", "assigns"]
@@ -70,7 +70,7 @@ def merged(
 
 
 def united(many: list[Uses | None]) -> Uses:
-    """Return the uses of a name in all code that names it, if they go together; None stands for others."""
+    """Return the uses of a name in all code that names it, if they go together; None means others."""
     if any(uses is None for uses in many):
         return frozenset()
     found = frozenset[Use]().union(*[uses for uses in many if uses is not None])

@@ -91,7 +91,7 @@ class Names(NamedTuple):
     """What code reads by name.
 
     Attributes:
-        read: by the name of a global, which attributes of it are read at once; None stands for other uses.
+        read: by the name of a global, which attributes of it are read at once; None means other uses.
         imported: the modules that it imports itself.
         assigned: the globals that it assigns.
     """

@@ -432,7 +432,7 @@ class Search:
         self._add((id(value), None), f"the attributes of {name}", count, place=CountOfAttributes(reference))
 
     def _visit_global(self, variables: dict[str, Any], name: str, attributes: set[str | None]) -> None:
-        """Visit a global of which code reads these attributes at once; None stands for other uses."""
+        """Visit a global of which code reads these attributes at once; None means other uses."""
         if name not in variables:
             if name in _ANSWERED:
                 self.asking[id(variables), name] = variables, name

@@ -41,7 +41,7 @@ _ALTERNATIVES = MappingProxyType(
 
 # How a step is computed: this is no part of what is saved.
 _DIFFERENTIABLE = "differentiable"
-# What torch's optimisers save that is not loaded: how a step is computed, and products that are computed anew.
+# What torch's optimisers save that is not loaded: how a step is computed, and products that are computed again.
 _TORCHS_OPTIONS = frozenset(("foreach", "capturable", _DIFFERENTIABLE, "fused"))
 _TORCHS_STATES = frozenset(("mu_product",))
 
@@ -176,14 +176,14 @@ class _Plans:
     __slots__ = ("first", "later", "names", "options")
 
     def __init__(self, options: Any, names: tuple[str, ...], first: Plan, later: Plan) -> None:
-        self.options = options  # None where one is mutable, so that a change of it cannot be noticed
+        self.options = options  # None if one is mutable, so that a change of it cannot be noticed
         self.names = names  # of the states kept for each parameter
         self.first = first  # the plan of a parameter's first step
         self.later = later
 
 
 class Optimizer:
-    """The base of all optimisers: parameter groups, and the steps over them.
+    """The base class of all optimisers, with their parameter groups.
 
     Args:
         params: Tensors, (name, Tensor) pairs, or a mapping from names; or a list of groups, each a dict
@@ -196,7 +196,7 @@ class Optimizer:
 
     A step leaves a parameter whose `.grad` is None unchanged: its value, its state and its step count.
 
-    With `differentiable=True`, which most algorithms have, a step inside of a recording is recorded, as a function of
+    With `differentiable=True`, which most algorithms have, a step inside a recording is recorded, as a function of
     the parameters, their gradients, the states, and of options that are Tensors of one number, such as `lr`: what is
     computed of the new parameters has derivatives by all of these. A step that is not recorded has none: a gradient
     that comes to it in a backward pass is an error.
@@ -427,7 +427,7 @@ class Optimizer:
                 self._take_step(grads, machine if is_plain else None, [(begun.append, True)])
 
     def _add_quick_calls(self, calls: list[Call], grads: tuple[Array, ...], machine: Any) -> bool:
-        """Add the calls that take a step, if nothing is to be made anew since the last one; tell whether it is so."""
+        """Add the calls that take a step, if nothing is to be made again since the last one; tell whether it is so."""
         for k, group in enumerate(self.param_groups):
             chunks, plans = self._chunks[k], self._plans[k]
             if chunks is None or plans is None or plans.options != self._options(group):
@@ -524,7 +524,7 @@ class Optimizer:
         return calls
 
     def _fitting_chunks(self, k: int) -> list[Chunk]:
-        """Return the chunks of a group, made anew where a parameter was cast or moved."""
+        """Return the chunks of a group, made again where a parameter was cast or moved."""
         chunks = self._chunks[k]
         if chunks is None:
             return self._renew_chunks(k)

@@ -88,11 +88,11 @@ def machine_update(
     segments: Sequence[tuple[int, int]],
     states: int,
 ) -> Callable[..., Any] | None:
-    """Return a C function that takes a step of a chunk in place; None where the machine cannot make all of its calls.
+    """Return a C function that takes a step of a chunk in place; None if the machine cannot make all of its calls.
 
     Args:
         machine: the machine.
-        rule: returns the calls; constants are among them as arrays of shape (), which are read anew in each call.
+        rule: returns the calls; constants are among them as arrays of shape (), which are read again in each call.
         dtype: of the real numbers.
         sizes: of the parameters, in real numbers.
         segments: the first and last (exclusive) of the parameters that are computed together; a large one is alone.
@@ -147,7 +147,7 @@ def _pieces(sizes: Sequence[int], segments: Sequence[tuple[int, int]]) -> list[l
 
 
 def _run_of(made: Capture, machine: Any) -> Callable[..., Any] | None:
-    """Return the C function that makes calls, of the inputs; None where some of them are left to Python."""
+    """Return the C function that makes calls, of the inputs; None if some of them are left to Python."""
     writer = NativeWriter(made, (), machine)
     writer.segments[0].arguments = dict.fromkeys([slot.number for slot in made.inputs])  # in this order
     writer.function()

@@ -248,7 +248,7 @@ def leaky_relu(input: Any, negative_slope: float = 0.01) -> Any:
 
     Raises:
         DtypeError: the input is not floating.
-        TypeError: negative_slope is no number.
+        TypeError: negative_slope is not a number.
 
     >>> import numpy as np
     >>> from gradmgr.nn.functional import leaky_relu
@@ -312,7 +312,7 @@ def elu(input: Any, alpha: float = 1.0) -> Any:
 
     Raises:
         DtypeError: the input is not floating.
-        TypeError: alpha is no number.
+        TypeError: alpha is not a number.
 
     >>> import numpy as np
     >>> from gradmgr.nn.functional import elu
@@ -551,7 +551,7 @@ def softplus(input: Any, beta: float = 1.0, threshold: float = 20.0) -> Any:
 
     Raises:
         DtypeError: the input is not floating.
-        TypeError: beta or threshold is no number.
+        TypeError: beta or threshold is not a number.
         ValueError: beta is 0.
 
     >>> import numpy as np

@@ -167,7 +167,7 @@ class _Sampling(NamedTuple):
         taps: how many numbers along an axis are read: the nearest, two or four.
         padding_mode: what is outside.
         corners: whether -1 and 1 are the centres of the first and last numbers.
-        orders: for each axis, the order of the derivative that stands in the place of the weights.
+        orders: for each axis, the order of the derivative that stands in place of the weights.
     """
 
     taps: int
@@ -286,7 +286,7 @@ def _reflected(place: Any, low: float, span: float) -> tuple[Any, Any]:
 
 
 def _find_kernel(name: str, grid: Any, lengths: tuple[int, ...], sampling: _Sampling, *arrays: Any) -> Any:
-    """Return a kernel of gradmgr-native, which counts in 32 bits, and in float32; None where there is none."""
+    """Return a kernel of gradmgr-native, which counts in 32 bits, and in float32; None if there is none."""
     fits = max(lengths) < 1 << 24 and math.prod(lengths) < 1 << 31 and not any(sampling.orders)
     return native_kernels.find(name, grid, *arrays) if fits else None
 
