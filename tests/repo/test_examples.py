@@ -414,7 +414,7 @@ def resident(process):
     return int(re.search(r"^VmRSS:\s+(\d+) kB$", status, flags=re.MULTILINE)[1]) / 1024
 
 
-# Measured: it grows by less than 0.1 MiB; by 26, 39 and 25 MiB where the steps keep their gradients.
+# Measured: it grows by less than 0.1 MiB; by 26, 39 and 23 MiB where the steps keep their gradients.
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="resident memory is read from Linux's /proc")
 @pytest.mark.parametrize(
     ("script", "options"),
