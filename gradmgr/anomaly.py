@@ -91,7 +91,7 @@ class set_detect_anomaly(Scope):  # noqa: N801  # torch's spelling
 
 
 class detect_anomaly(Scope):  # noqa: N801  # torch's spelling
-    """Name, in errors of backward, the line of the program whose derivative failed or is NaN, in a with block.
+    """In a with block, name the line of the program whose derivative failed or is NaN in errors of backward.
 
     Recordings that are open when the block begins are traced from there on. A NaN that a derivative
     makes raises AnomalyError, a RuntimeError; every `.grad` is then as it was, and the manager idle.

@@ -47,7 +47,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class UnpackedDualTensor(NamedTuple):
-    """What `unpack_dual` returns: `primal`, the values, and `tangent`, None where there is none.
+    """What `unpack_dual` returns: `primal`, the values, and `tangent`, None if there is none.
 
     >>> from gradmgr import forward_ad, tensor
     >>> with forward_ad.dual_level():
@@ -216,7 +216,7 @@ class dual_level(Scope):  # noqa: N801  # torch's spelling
                     self._entered.remove(level)
 
     def __call__(self, function: F) -> F:
-        """Run each call of a function, or the whole of a coroutine, in a level of its own.
+        """Run each call of a function, or the whole of a coroutine, in its own level.
 
         Raises:
             TypeError: a generator function, a class, or nothing that can be called.
@@ -243,7 +243,7 @@ def make_dual(tensor: Tensor, tangent: Any, *, level: int | None = None) -> Tens
     Raises:
         RuntimeError: no such level is open here; `tensor` has a tangent there already; or `tangent` has a
             history with the level itself, or with what was entered after it, that would be lost.
-        TypeError: `tensor` is no Tensor or an integer one; the dtype or the device of `tangent` is another.
+        TypeError: `tensor` is not a Tensor or an integer one; the dtype or the device of `tangent` is another.
         ValueError: the shape of `tangent` is another.
 
     >>> from gradmgr import forward_ad, tensor
@@ -261,7 +261,7 @@ def make_dual(tensor: Tensor, tangent: Any, *, level: int | None = None) -> Tens
 
 
 def unpack_dual(tensor: Tensor, *, level: int | None = None) -> UnpackedDualTensor:
-    """Return the values of a tensor and its tangent at a level; the tangent is None where it has none.
+    """Return the values of a tensor and its tangent at a level; the tangent is None if it has none.
 
     Both are new tensors. The primal is tracked by all managers and levels that track `tensor`, except
     this level; the tangent by those entered before this level, which can so differentiate it once more.
@@ -273,7 +273,7 @@ def unpack_dual(tensor: Tensor, *, level: int | None = None) -> UnpackedDualTens
 
     Raises:
         RuntimeError: the level of this number is not open here.
-        TypeError: `tensor` is no Tensor.
+        TypeError: `tensor` is not a Tensor.
 
     >>> from gradmgr import forward_ad, tensor
     >>> forward_ad.unpack_dual(tensor([1.0]))

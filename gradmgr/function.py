@@ -18,12 +18,12 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Function:
-    """An operation with a derivative of its own: subclass it, write the static methods, call `apply`.
+    """An operation with its own derivative: subclass it, write the static methods, call `apply`.
 
     `forward(ctx, *args)` computes the result and saves in ctx what `backward` needs; or `forward(*args)`
     computes, and `setup_context(ctx, inputs, output)` saves. `backward(ctx, *grad_outputs)`, which may also be
     called `vjp`, returns a gradient for each argument; `jvp(ctx, *tangents)` returns a tangent for each result,
-    for forward mode, and receives None for an argument that has no tangent: integers, and what is no Tensor. Both
+    for forward mode, and receives None for an argument that has no tangent: integers, and what is not a Tensor. Both
     are differentiable themselves, to any order, as far as they are written with gradmgr's or NumPy's functions on the
     tensors given and saved.
 
@@ -33,14 +33,14 @@ class Function:
     * forward returns one result or a tuple; arrays among them become Tensors, anything else is passed through.
       An argument returned as it is becomes another Tensor of the same values.
     * backward returns one gradient for each positional argument, of the argument's shape and of a dtype that casts
-      to the argument's within the same kind; None means zero, and is required for an argument that is no Tensor
+      to the argument's within the same kind; None means zero, and is required for an argument that is not a Tensor
       or array.
 
     Raises:
         NotImplementedError: a method that is needed is not defined.
         ValueError: in a backward, a gradient has another shape than the argument.
         TypeError: in a backward, a gradient is not an array, or its dtype does not cast to that of the argument.
-        RuntimeError: an instance is made, in place of a call of `apply`.
+        RuntimeError: the class is instantiated; call `apply` instead.
 
     >>> import gradmgr, gradmgr.numpy as np
     >>> from gradmgr.function import Function
@@ -122,7 +122,7 @@ class Function:
 
 
 def once_differentiable(fn: F) -> F:
-    """Declare that a `backward` (or `vjp`) may not be differentiated itself, as it computes outside of gradmgr.
+    """Declare that a `backward` (or `vjp`) cannot itself be differentiated, as it computes outside gradmgr.
 
     It is given untracked tensors, and what it returns raises where a further derivative would flow through it.
 

@@ -1,6 +1,6 @@
 """Derivatives of functions: torch.autograd.functional's, `grad` and `value_and_grad` as in JAX, `Flattened` for SciPy.
 
-Each is recorded by a manager of its own, on handles of the inputs: no `.grad`, hook, callback or manager
+Each is recorded by its own manager, on handles of the inputs: no `.grad`, hook, callback or manager
 of the user's is touched.
 
 Inputs that are plain arrays and numbers are Tensors for the function, and its outputs and derivatives then come back as
@@ -81,7 +81,7 @@ def vjp(
     Args:
         func: takes Tensors, as many as `inputs`, and returns a Tensor or a tuple of them.
         inputs: a Tensor, an array or a number, or a tuple of them; None for a function of them.
-        v: Tensors or arrays of the shapes of the outputs; None where there is one output of one real number.
+        v: Tensors or arrays of the shapes of the outputs; None if there is one output of one real number.
         create_graph: let outer managers and levels record the results; else they are constants.
         strict: raise where an output does not depend on an input, instead of giving zeros; with `create_graph`
             also where the result does not depend on the inputs.
@@ -90,7 +90,7 @@ def vjp(
         The outputs, as `func` returned them, and the products, in the form, shapes and dtypes of `inputs`.
 
     Raises:
-        TypeError: inputs are no Tensors, arrays or numbers, or outputs no Tensors; or they hold integers.
+        TypeError: inputs are not Tensors, arrays or numbers, or outputs no Tensors; or they hold integers.
         ValueError: `v` does not fit the outputs.
         RuntimeError: what `strict` forbids.
 
@@ -137,7 +137,7 @@ def jvp(
     Args:
         func: takes Tensors, as many as `inputs`, and returns a Tensor or a tuple of them.
         inputs: a Tensor, an array or a number, or a tuple of them; None for a function of them.
-        v: Tensors or arrays of the shapes of `inputs`; None where that is one Tensor of one real number.
+        v: Tensors or arrays of the shapes of `inputs`; None if that is one Tensor of one real number.
         create_graph: let outer managers and levels record the results; else they are constants.
         strict: as in `vjp`.
 
@@ -145,7 +145,7 @@ def jvp(
         The outputs, as `func` returned them, and the products, in the form, shapes and dtypes of the outputs.
 
     Raises:
-        TypeError: inputs are no Tensors, arrays or numbers, or outputs no Tensors; or they hold integers.
+        TypeError: inputs are not Tensors, arrays or numbers, or outputs no Tensors; or they hold integers.
         ValueError: `v` does not fit the inputs.
         RuntimeError: what `strict` forbids.
 
@@ -184,7 +184,7 @@ def vhp(
     Args:
         func: takes Tensors, as many as `inputs`, and returns one Tensor of one real number.
         inputs: a Tensor, an array or a number, or a tuple of them; None for a function of them.
-        v: Tensors or arrays of the shapes of `inputs`; None where that is one Tensor of one real number.
+        v: Tensors or arrays of the shapes of `inputs`; None if that is one Tensor of one real number.
         create_graph: as in `vjp`.
         strict: raise where the output does not depend on an input, or its gradient by one does not on the inputs.
 
@@ -242,7 +242,7 @@ def hvp(
     Args:
         func: takes Tensors, as many as `inputs`, and returns one Tensor of one real number.
         inputs: a Tensor, an array or a number, or a tuple of them; None for a function of them.
-        v: Tensors or arrays of the shapes of `inputs`; None where that is one Tensor of one real number.
+        v: Tensors or arrays of the shapes of `inputs`; None if that is one Tensor of one real number.
         create_graph: as in `vjp`.
         strict: as in `vhp`.
 
@@ -291,7 +291,7 @@ def jacobian(
         inputs: a Tensor, an array or a number, or a tuple of them; None for a function of them.
         create_graph: let outer managers and levels record the result; else it is a constant.
         strict: as in `vjp`.
-        vectorize: take all rows, or columns, at once, by `vmap`, instead of one after the other.
+        vectorize: compute all rows, or columns, at once by `vmap`, instead of one at a time.
         strategy: "reverse-mode" takes a row at a time and calls `func` once; "forward-mode" a column at a time,
             and is faster where there are fewer inputs than outputs. With `vectorize` it calls `func` once
             for each Tensor of `inputs`, else once for each number in them.
@@ -305,8 +305,8 @@ def jacobian(
         Of a real output by a complex input it is the gradient, dL/dx + i dL/dy.
 
     Raises:
-        TypeError: inputs are no Tensors, arrays or numbers, or outputs no Tensors; or they hold integers.
-        ValueError: `strategy` is none of the two.
+        TypeError: inputs are not Tensors, arrays or numbers, or outputs no Tensors; or they hold integers.
+        ValueError: `strategy` is not one of the two.
         RuntimeError: what `strict` forbids.
 
     >>> import gradmgr
@@ -353,7 +353,7 @@ def hessian(
         inputs: a Tensor, an array or a number, or a tuple of them, real; None for a function of them.
         create_graph: as in `jacobian`.
         strict: as in `vhp`.
-        vectorize: take all rows, or columns, at once, by `vmap`, instead of one after the other.
+        vectorize: compute all rows, or columns, at once by `vmap`, instead of one at a time.
         outer_jacobian_strategy: how the gradient is differentiated: "reverse-mode" calls `func` once, for
             "forward-mode" see `jacobian`.
 
@@ -361,9 +361,9 @@ def hessian(
         For one input a Tensor of shape `input.shape + input.shape`; for a tuple of them a tuple of tuples.
 
     Raises:
-        TypeError: an input is complex: its second derivatives are no one complex number for each pair of elements.
+        TypeError: an input is complex: its second derivatives are not one complex number for each pair of elements.
             Pass real and imaginary parts as two inputs, or take `hvp`.
-        ValueError: the output is not one real number; `outer_jacobian_strategy` is none of the two.
+        ValueError: the output is not one real number; `outer_jacobian_strategy` is not one of the two.
         RuntimeError: what `strict` forbids.
 
     >>> import gradmgr
@@ -401,7 +401,7 @@ def hessian(
 
 @explained
 def grad(func: Function, argnums: int | Sequence[int] = 0, has_aux: bool = False) -> Function:
-    """Return the function that computes the gradient of a scalar function, in the manner of JAX.
+    """Return a function that computes the gradient of the scalar function `func`, as `jax.grad` does.
 
     Arguments may be Tensors, plain arrays, numbers, or nested lists, tuples, dicts and dataclasses of them.
     Every floating or complex leaf of the chosen arguments is differentiated; `func` receives it as a Tensor.
@@ -442,7 +442,7 @@ def grad(func: Function, argnums: int | Sequence[int] = 0, has_aux: bool = False
 
 @explained
 def value_and_grad(func: Function, argnums: int | Sequence[int] = 0, has_aux: bool = False) -> Function:
-    """Return the function that computes a scalar function's value and gradient; see `grad`.
+    """Return a function that computes the value and the gradient of a scalar function; see `grad`.
 
     With plain arrays it fits SciPy: `scipy.optimize.minimize(value_and_grad(f), x0, jac=True)`.
 
@@ -483,7 +483,7 @@ def _argnums(argnums: int | Sequence[int]) -> list[int]:
 
 
 class Flattened:
-    """A function of nested containers as functions of one vector, as SciPy's optimisers and solvers take them.
+    """A function of nested containers, wrapped as functions of one vector for SciPy's optimisers and solvers.
 
     Args:
         func: called with containers like `params`, and the further arguments of the solver. It returns one real
@@ -498,7 +498,7 @@ class Flattened:
 
     Raises:
         TypeError: `params` holds nothing to vary.
-        ValueError: something in `frozen` is no leaf of `params`.
+        ValueError: something in `frozen` is not a leaf of `params`.
 
     >>> import gradmgr, gradmgr.numpy as np
     >>> from scipy.optimize import minimize

@@ -85,7 +85,7 @@ def register_multi_grad_hook(
         A handle with `remove()`.
 
     Raises:
-        TypeError: `fn` cannot be called; an element is no Tensor.
+        TypeError: `fn` cannot be called; an element is not a Tensor.
         ValueError: an unknown mode; there are no tensors.
         RuntimeError: no manager has attached a tensor, and none that records here tracks it. No hook is then set.
 

@@ -88,26 +88,26 @@ class _Recording:
 
 
 class GradManager(_Recording):
-    """Records what attached tensors go through and computes gradients into their `.grad`.
+    """Records the operations on attached tensors, and adds their gradients to `.grad`.
 
-    Nothing is recorded but between `record()` and `release()` (or in a `with` block), only attached
-    tensors receive gradients, and after `backward()` the history is gone whatever the user still
-    holds. Attachment is weak: the manager keeps no tensor alive. Recording belongs to the current
-    thread or asyncio task.
+    It records only between `record()` and `release()`, or in a `with` block. Only attached tensors
+    receive gradients. `backward()` frees the history, even while the user keeps its results.
+    Attachment is weak: the manager keeps no tensor alive. A recording belongs to the thread or
+    asyncio task that started it.
 
     Args:
         with_stack: keep for each operation the line of the program that called it, for `summary`,
             `explain`, errors and pictures; recording is then several times slower.
-        budget: bytes, as a number or text such as "2GiB", "500MB" or "1.5 GiB". When what a recording alone keeps
-            alive exceeds them, the oldest values, which backward needs last, move out; they come back, the same bits,
-            each time a derivative needs them. What you hold yourself, and arrays below 4 KiB, stay.
-        spill: where they move: "host", from a GPU to the host's memory, or "disk", to a temporary file without a
-            name, which is gone when the recording is, however the program ends.
+        budget: bytes, as a number or text such as "2GiB", "500MB" or "1.5 GiB". When the values that only the
+            recording keeps alive exceed it, the oldest ones, which backward needs last, are moved out, and read back
+            bit for bit whenever a derivative needs them. Arrays that you keep, and those below 4 KiB, are not moved.
+        spill: where they are moved: "host", from a GPU to the host's memory, or "disk", to an unnamed temporary file,
+            which disappears with the recording, however the program ends.
 
     Raises:
-        ValueError: `budget` or `spill` is none of these.
+        ValueError: `budget` or `spill` is not one of these.
         TypeError: `budget` is neither a number nor text.
-        OSError: while recording, there is no room on the disk; the operation is not recorded, nothing else changes.
+        OSError: while recording, the disk is full; the operation is not recorded, and nothing else changes.
 
     >>> import gradmgr
     >>> w = gradmgr.tensor([1.0, 2.0])
@@ -136,7 +136,7 @@ class GradManager(_Recording):
         self._after_backward: list[Callable[[], Any]] = []
         self._in_backward = threading.Lock()  # held in a with block, so that it is free after any exception
         self._release_asked = False  # by `release` inside a backward, for its end
-        self._run: BackwardRun | None = None  # of the backward under way, where it has callbacks
+        self._run: BackwardRun | None = None  # of the backward in progress, where it has callbacks
         self._has_callbacks = False  # or had them once: without, backward needs no BackwardRun
         self._observers: list[Callable[[], Observer]] = [Tracing] if with_stack else []  # make those of a tape
         self._budget = None if budget is None else Budget(budget, spill)
@@ -194,12 +194,12 @@ class GradManager(_Recording):
         Returns:
             The manager, so that `gm = GradManager().attach(w)` reads well.
 
-        Attaching again adds the callbacks to those there are, and nothing else: while recording, the gradient stays
-        that of the value which the tensor had when it became a leaf, however it was written to since. `detach` it
-        first to begin again at its present value. A bad element changes nothing.
+        Attaching a tensor again only appends the callbacks. While recording, its gradient remains that at the value
+        it had when it became a leaf, even if it was written to since; call `detach` first to start over at its
+        current value. If any element is invalid, nothing changes.
 
         Raises:
-            TypeError: an element is no Tensor, or has a dtype other than float16/32/64, bfloat16,
+            TypeError: an element is not a Tensor, or has a dtype other than float16/32/64, bfloat16,
                 complex64/128; or a callback cannot be called.
             ValueError: an iterator has no tensor left.
 
@@ -229,10 +229,10 @@ class GradManager(_Recording):
             self._tape.add_leaf(t)
 
     def detach(self, tensors: Tensor | Iterable[Tensor] | Mapping[str, Tensor]) -> GradManager:
-        """Stop giving gradients to these tensors; while recording, from what is recorded already too.
+        """Stop computing gradients for these tensors, also for operations that are already recorded.
 
         Raises:
-            TypeError: an element is no Tensor.
+            TypeError: an element is not a Tensor.
             ValueError: a tensor is not attached here; nothing is then detached.
 
         >>> from gradmgr import GradManager, tensor
@@ -286,7 +286,7 @@ class GradManager(_Recording):
         clear(self.attached_tensors())
 
     def register_after_backward_callback(self, callback: Callable[[], Any]) -> None:
-        """Call `callback()` in every backward when gradients are propagated, before futures are awaited.
+        """Call `callback()` in every backward, after gradients are propagated and before futures are awaited.
 
         Raises:
             TypeError: `callback` cannot be called.
@@ -307,7 +307,7 @@ class GradManager(_Recording):
     # ------------------------------------------------------------ information
 
     def summary(self) -> str:
-        """Return, as text, what the history keeps: operations and bytes, by op and by line of the program.
+        """Return a text listing the recorded operations and the bytes they keep, by op and by line.
 
         Arrays that several operations keep count once. Lines are known to a manager made with
         `with_stack=True` and to recordings begun under `detect_anomaly`.
@@ -327,13 +327,13 @@ class GradManager(_Recording):
         return Text(summary(self._tape) + ("" if spill is None else f"\n{spill.status()}"))
 
     def explain(self, x: Tensor) -> str:
-        """Return, in words, why `x.grad` is what it is: never attached, attached after use, overwritten, cut, ...
+        """Explain in words why `x.grad` has its value: never attached, attached after use, overwritten, cut, ...
 
         What happened where in the program is known to a manager made with `with_stack=True`, and
         to recordings begun under `detect_anomaly`, of their last recording.
 
         Raises:
-            TypeError: `x` is no Tensor.
+            TypeError: `x` is not a Tensor.
 
         >>> import gradmgr, gradmgr.numpy as np
         >>> x = gradmgr.tensor([1.0, 2.0])
@@ -435,7 +435,7 @@ class GradManager(_Recording):
         Args:
             y: a Tensor or a list or tuple of them; the same tensor twice counts twice. None seeds nothing:
                 callbacks' begin and finish still run, as a pipeline rank without a loss needs.
-            dy: Tensors or arrays of the shapes of `y`; may be None where y is one real number.
+            dy: Tensors or arrays of the shapes of `y`; may be None if y is one real number.
             retain: keep the history for another backward; without it the manager is idle afterwards.
 
         Every argument is checked before anything changes: a rejected call leaves the manager
@@ -444,7 +444,7 @@ class GradManager(_Recording):
         Raises:
             RuntimeError: the manager does not record, or does not know `y`.
             TypeError, ValueError: `dy` does not fit `y` in number, shape or dtype; a callback returned something that
-                is no gradient of its tensor.
+                is not a gradient of its tensor.
 
         >>> from gradmgr import GradManager, tensor
         >>> x = tensor([1.0, 2.0])
@@ -461,7 +461,7 @@ class GradManager(_Recording):
         self._run_backward(tape, seeds_of(tape, y, dy), retain)
 
     def current_run(self) -> BackwardRun:
-        """Return the backward under way, for a callback object that gathers, gives or replaces gradients.
+        """Return the backward in progress, for a callback object that gathers, gives or replaces gradients.
 
         See `BackwardRun`.
 
@@ -687,11 +687,11 @@ def get_backwarding_grad_manager() -> GradManager | None:
 
 
 class GradManagerGroup(_Recording):
-    """Managers that record together: all record what is computed, none records another's backward.
+    """Managers that record together: each records every operation, and none records another's backward.
 
     Raises:
         TypeError: an element is not a GradManager.
-        ValueError: a GradManager stands twice among them.
+        ValueError: a GradManager appears twice among them.
 
     >>> from gradmgr import GradManager, tensor
     >>> x, y = tensor(3.0), tensor(4.0)

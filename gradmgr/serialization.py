@@ -47,7 +47,7 @@ _NO_REST = object()
 
 @explained
 def save(obj: Any, f: str | os.PathLike[str]) -> None:
-    """Write nested containers of arrays, numbers, generators and objects with a `state_dict()` to a file.
+    """Save nested containers of arrays, numbers, generators and objects with a `state_dict()` to a file.
 
     The format is safetensors where that is installed, else NumPy's npz; never pickle. The file is written in the
     same folder under another name, flushed to the disk and then renamed, so that an earlier file stays intact if the
@@ -94,7 +94,7 @@ def save(obj: Any, f: str | os.PathLike[str]) -> None:
 
 @explained
 def load(f: str | os.PathLike[str], into: Any = None, *, device: str = "cpu") -> Any:
-    """Read what `save` wrote; with `into`, load it into these objects, all of them or none.
+    """Load a file written by `save`; with `into`, load it into these objects, all of them or none.
 
     Args:
         f: the path; the format is found from the content.
@@ -324,7 +324,7 @@ class _Unpacker:
 
     def _values(self, node: Any) -> Any:
         dtype = _dtype(node["dtype"])
-        stored = np.array(self._read(node["name"]), order="C")  # in memory of its own
+        stored = np.array(self._read(node["name"]), order="C")  # in its own memory
         if zlib.crc32(_bytes_of(stored)) != node["crc32"]:
             raise ValueError(f"the array {node['name']!r} is damaged")
         if "stored" in node:

@@ -67,6 +67,22 @@ def pytest_runtest_call() -> None:
 _frozen_modules = [sys.maxsize]  # how many there were when objects were kept last; none before tests are collected
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """Keep what earlier tests left alive (pytest's records, caches) from the collector, too.
+
+    Towards the end of the suite it made each collection last 1.1 seconds. Between two tests, so that no test's own
+    objects are frozen.
+    """
+    _tests_begun[0] += 1
+    if _tests_begun[0] % 500 == 0:
+        gc.collect()  # garbage must not be kept
+        gc.freeze()
+
+
+_tests_begun = [0]
+
+
 @pytest.fixture(autouse=True)
 def no_recorder_left() -> Iterator[None]:
     """Fail a test that leaves a recorder current, and mend it so that the next test starts clean."""

@@ -13,7 +13,7 @@ _M_MMAP_MAX = -4
 
 
 def keep_freed_memory() -> None:
-    """Let the process keep the memory of freed arrays for the next ones; for the rest of its life.
+    """Keep the memory of freed arrays in this process, to be reused by later arrays.
 
     glibc's `malloc`, from which NumPy, PyTorch and others take memory, gives large freed blocks back to the system at
     once. The next array of that size gets fresh pages, each of which the system clears when it is first touched; for
@@ -21,7 +21,7 @@ def keep_freed_memory() -> None:
     `malloc` for the whole process, not for gradmgr alone, and so gradmgr never calls it itself. Call it once, before
     large arrays are made. The page on performance says what it saves.
 
-    It costs memory: what the process took at its peak it holds until it ends, and other processes cannot have it.
+    It costs memory: the process keeps its peak memory until it ends, and other processes cannot use it.
     Where another allocator was loaded before glibc's (jemalloc, tcmalloc), it changes nothing.
 
     Raises:

@@ -298,7 +298,7 @@ def _arrays_under(values: Iterable[Any], level: Level) -> Iterator[Any]:
 def batch_to_hold(a: Batched, others: Iterable[Any], name: str) -> None:
     """Batch `a` at the levels of the others, whose values are to be written to it.
 
-    Raise where that is impossible: a view would then have memory of its own, and its owner not see what is written.
+    Raise where that is impossible: a view would then have its own memory, and its owner not see what is written.
     """
     batched = batched_to_hold(a, *others)
     if batched is a:
@@ -398,7 +398,7 @@ class Batched:
 
     @property
     def base(self) -> Any:
-        """The array that owns the memory, None where the inner array owns it."""
+        """The array that owns the memory, None if the inner array owns it."""
         return self._array.base
 
     @property
@@ -502,7 +502,7 @@ class Batched:
         return self if made is self._array else Batched(self.level, made)
 
     def copy(self, order: str = "C") -> Batched:
-        """Return the values in memory of their own."""
+        """Return the values in their own memory."""
         return Batched(self.level, self._array.copy(order))
 
     def view(self) -> Batched:

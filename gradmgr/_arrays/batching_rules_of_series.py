@@ -65,7 +65,7 @@ def _cross_of_rows(p: Any, q: Any) -> Any:
 def _series(level: Level, a: Any) -> Any:
     """Return the inner array of a series of numbers for each example; None of anything else."""
     p = at_level(a if is_batched(a) else as_array(a), level)._array
-    is_host = is_numpy(innermost(p))  # CuPy has functions of its own for these
+    is_host = is_numpy(innermost(p))  # CuPy has its own functions for these
     return p if is_host and p.ndim == 2 and p.shape[1] > 0 and p.dtype.kind in "iufc" else None
 
 
@@ -275,7 +275,7 @@ def _histogram(
 
 
 def _edges_of_rows(rows: Any, bins: Any, limits: Any) -> Any:
-    """Return the edges of bins, in one row or a row for each example; None where there are no numbers or bins."""
+    """Return the edges of bins, in one row or a row for each example; None if there are no numbers or bins."""
     if not isinstance(bins, (int, np.integer)) or isinstance(bins, bool) or limits is not None:
         return np.histogram_bin_edges(rows, bins, limits)[None]
     if not rows.shape[1] or bins <= 0:

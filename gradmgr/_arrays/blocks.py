@@ -63,7 +63,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def get_num_threads() -> int:
-    """Return how many threads one large function of gradmgr computes with: 1, as NumPy, until `set_num_threads`.
+    """Return how many threads a large function of gradmgr uses: 1, as in NumPy, unless `set_num_threads` was called.
 
     >>> import gradmgr
     >>> gradmgr.get_num_threads()
@@ -73,7 +73,7 @@ def get_num_threads() -> int:
 
 
 def set_num_threads(n: int) -> None:
-    """Let large functions of gradmgr compute with `n` threads from now on, in the whole process.
+    """Let large functions of gradmgr use `n` threads from now on, in the whole process.
 
     These are the functions of `gradmgr.nn`, the optimisers, and others that say so. NumPy's own have one thread, but
     for BLAS, which this does not set: set OMP_NUM_THREADS before NumPy is imported, or use threadpoolctl. Results do
@@ -83,7 +83,7 @@ def set_num_threads(n: int) -> None:
         n: at least 1; 1 starts no thread.
 
     Raises:
-        TypeError: `n` is no integer.
+        TypeError: `n` is not an integer.
         ValueError: `n` is less than 1.
 
     >>> import gradmgr

@@ -55,7 +55,7 @@ def pairs(terms: Sequence[str], out: str, lengths: Lengths) -> list[tuple[int, i
 
 
 def _order_of_opt_einsum(terms: Sequence[str], out: str, lengths: Lengths) -> list[tuple[int, ...]] | None:
-    """Return its order; None where it contracts more than two at once."""
+    """Return its order; None if it contracts more than two at once."""
     opt_einsum: Any = importlib.import_module("opt_einsum")
     shapes = [tuple([lengths[letter] for letter in term]) for term in terms]
     order, _ = opt_einsum.contract_path(f"{','.join(terms)}->{out}", *shapes, shapes=True)
@@ -107,7 +107,7 @@ def contract_pair(a: Array, b: Array, terms: Sequence[str], out: str) -> Array:
 
 
 def _with_own_axes(a: Array, term: str, lengths: Lengths) -> tuple[Array, str]:
-    """Take the diagonals of letters that stand twice, and drop the axes that are stretched to the other array's."""
+    """Take the diagonals of letters that appear twice, and drop the axes that are stretched to the other array's."""
     distinct = "".join(dict.fromkeys(term))
     if distinct != term:
         a = np.einsum(f"{term}->{distinct}", a)

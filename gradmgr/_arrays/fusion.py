@@ -704,7 +704,7 @@ def _by_columns(step: Step, base: int, n: int, m: int) -> tuple[Any, Any, Any] |
 
 
 def _order(places: Sequence[tuple[Any, int]], size: int) -> list[int] | None:
-    """Return the order in which places lie one after the other, so many bytes apart; None where they do not."""
+    """Return the order in which places lie one after the other, so many bytes apart; None if they do not."""
     first = places[0][0]
     if first.__class__ is not int or any(base.__class__ is not int or base != first for base, _ in places):
         return None

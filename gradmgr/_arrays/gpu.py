@@ -53,7 +53,7 @@ class Regions:
         self._found: dict[int, tuple[int, int, list[weakref.ref[Any]]]] = {}  # by start: the end, the slot, the arrays
 
     def owner_of(self, array: Array, number: int, *, is_input: bool) -> tuple[int | None, int]:
-        """Return the slot in whose memory an array lies, and where; enter one with memory of its own, or an input."""
+        """Return the slot in whose memory an array lies, and where; enter one with its own memory, or an input."""
         if not array.size:
             return None, 0
         start, end = bounds_of(array)

@@ -7,8 +7,8 @@ kernels: elementwise functions, reductions, copies, views. Runs of these become 
 them, are made between the graphs as a plain replay makes them.
 
 A graph reads and writes where it did when it was recorded. So what it takes from outside is copied into buffers of its
-own before each launch: arrays of parameters and of batches are elsewhere in each call, and to record it again takes as
-long as many copies. What it makes lies in a memory pool of its own, which lives as long as the graph;
+own before each launch: parameters and batches have other addresses in each call, and recording again takes as long as
+many copies. What it makes is allocated in its own memory pool, which lives as long as the graph;
 what leaves the replay is copied from there. A graph is launched on the stream that is current, after what was queued
 there. Between replays on different streams an event stands.
 

@@ -62,7 +62,7 @@ class _Found:
         self._multiplier: _Multiplier | None = None
 
     def get(self) -> _Multiplier | None:
-        """Return the multiplier; None where gradmgr-native or oneDNN is missing, or the processor is not known."""
+        """Return the multiplier; None if gradmgr-native or oneDNN is missing, or the processor is not known."""
         return self._multiplier if self._searched else self._search()
 
     def _search(self) -> _Multiplier | None:
@@ -82,7 +82,7 @@ found = _Found()
 
 
 def multiply(a: Array, b: Array, out: Array | None = None) -> Array:
-    """Return a @ b, written to `out` if given: C-contiguous, in memory of its own.
+    """Return a @ b, written to `out` if given: C-contiguous, in its own memory.
 
     All are NumPy's matrices of one common dtype, as `libraries.are_matrices` tells.
     """

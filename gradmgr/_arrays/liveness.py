@@ -16,7 +16,7 @@ class Liveness:
     """The positions of steps in the order in which they run, and of those that touch each memory.
 
     A call of Python's, or one without steps, has a position, too. In a group all memory is needed from its first step
-    to its last, but for what holds one strip.
+    to its last, except for what holds one strip.
 
     Args:
         steps: by call.
@@ -70,7 +70,7 @@ class Liveness:
         Args:
             base: what represents it.
             call: the number of that call.
-            until: of the last call that reads it; None where only steps do.
+            until: of the last call that reads it; None if only steps do.
             nbytes: how large it is.
         """
         begin = self.bounds[call][0]

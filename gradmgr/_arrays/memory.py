@@ -24,7 +24,7 @@ def is_writeable(array: Array) -> bool:
 
 
 def owns_memory(array: Array) -> bool:
-    """Tell whether an array without a base has memory of its own, not taken over by DLPack or mmap."""
+    """Tell whether an array without a base has its own memory, not taken over by DLPack or mmap."""
     if array.__class__ is np.ndarray:
         return bool(array.flags.owndata)
     memory = getattr(getattr(array, "data", None), "mem", None)  # CuPy's

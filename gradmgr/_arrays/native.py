@@ -164,7 +164,7 @@ class Machine:
         return self._make_function(ctypes.addressof(self._layout_method), made, None)  # type: ignore[no-any-return]  # as above
 
     def loop(self, ufunc: np.ufunc, dtypes: tuple[Any, ...], *, reduction: bool = False) -> UfuncLoop | None:
-        """Return the loop of a ufunc for dtypes, and types of Python numbers; None where it needs Python or is none."""
+        """Return the loop of a ufunc for dtypes, and types of Python numbers; None if it needs Python or is none."""
         key = (ufunc, dtypes, reduction)
         if key not in self._loops:
             self._loops[key] = self._resolve(ufunc, dtypes, reduction)

@@ -2,7 +2,7 @@
 
 A kernel takes arrays, lengths and numbers, and writes into the last arrays. It is a loop of the machine's form, so a
 captured call of it is one step of a native replay, with the bits of the eager call. Which functions use one, and what
-they compute without, stands with each op: it asks `find`, which returns None where there is no package, or where
+they compute without, stands with each op: it asks `find`, which returns None if there is no package, or where
 arrays are not NumPy's contiguous ones of float32 or float64.
 
 The library is loaded when a kernel is first asked for. It is another check than that of the machine: kernels are no
@@ -131,7 +131,7 @@ class _Kernels:
         self.reason = "not searched yet"
 
     def get(self, name: str, dtype: np.dtype[Any]) -> Kernel | None:
-        """Return a kernel for a dtype, None where there is none."""
+        """Return a kernel for a dtype, None if there is none."""
         found = self._found
         return (self._load() if found is None else found).get((name, dtype))
 
@@ -179,7 +179,7 @@ kernels = _Kernels()
 
 
 def find(name: str, *arrays: Array) -> Kernel | None:
-    """Return a kernel for arrays, None among them left out; None where it does not take them, or there is none.
+    """Return a kernel for arrays, None among them left out; None if it does not take them, or there is none.
 
     It takes NumPy's, captured or not, that are not empty, and all in float32 or all in float64. They are to be given as
     `contiguous` returns them.
@@ -235,7 +235,7 @@ def first_captured(*arrays: Array) -> Array:
 
 
 def elementwise(name: str, x: Array, *others: Array) -> Array | None:
-    """Return what a kernel computes element by element, of arrays of one shape; None where `find` returns it.
+    """Return what a kernel computes element by element, of arrays of one shape; None if `find` returns it.
 
     Large arrays are shared between the threads of `set_num_threads`.
     """

@@ -11,7 +11,7 @@
         arenas.append(arena)
         return v9,
 
-Here `v5` is a view of the arena, made once with it, and `v9` is in memory of its own, as it leaves the replay. The
+Here `v5` is a view of the arena, made once with it, and `v9` is in its own memory, as it leaves the replay. The
 machine raises no warnings of floating-point numbers, as backward passes do not.
 """
 
@@ -163,11 +163,11 @@ class NativeWriter(Writer):
     # ------------------------------------------------------------ what is not in the arena
 
     def _apart(self) -> set[int]:
-        """Return what is to be in memory of its own, as Python makes large arrays while it is held.
+        """Return what is to be in its own memory, as Python makes large arrays while it is held.
 
         These come and go. The arena does not, so all that lies in it at some other time would be there besides. Where
-        this makes the peak clearly lower, large arrays leave the arena, but for those that strips may need little of,
-        and runs of the machine are cut where a large array begins or ends. What Python writes where it is told to
+        this makes the peak clearly lower, large arrays leave the arena, except those that strips may need little of,
+        and runs of the machine are cut where a large array begins or ends. What Python can write into given memory
         leaves the arena wherever that makes the peak lower, as no run is cut then.
         """
         made = {base: number for base, number in self.analysis.made.items() if base not in self.leaving}
@@ -202,7 +202,7 @@ class NativeWriter(Writer):
         return bases.difference(*map(bases_in, whole))
 
     def _span_of_result(self, call: Call, number: int, slot: int) -> Span:
-        """Return for how long a result of Python's is held in memory of its own, not in that of an argument."""
+        """Return for how long a result of Python's is held in its own memory, not in that of an argument."""
         return self._span(slot, number if self._called(call) is call.function else number + 1)
 
     def _span(self, base: int, number: int) -> Span:

@@ -39,7 +39,7 @@ class Arena:
         return low
 
     def take_from_gaps(self, nbytes: int) -> int | None:
-        """Return where so many bytes are free, and hold them; None where there is no room."""
+        """Return where so many bytes are free, and hold them; None if there is no room."""
         nbytes = _aligned(nbytes)
         for k, (low, high) in enumerate(self._gaps):
             if high - low >= nbytes:

@@ -1,7 +1,7 @@
 """Where the arrays of a native replay lie, and the words that the machine reads.
 
 What the machine makes lies in one block, the arena, in which memory serves again when nothing reads it any more. What
-leaves the replay, as a result or into a function that may keep it, is in memory of its own, whose address the machine
+leaves the replay, as a result or into a function that may keep it, is in its own memory, whose address the machine
 gets in each call, like that of the inputs and of what Python makes in between. Until it is written, that memory is
 free for what the machine makes before, so that a replay needs little more than what it returns.
 """
@@ -63,7 +63,7 @@ class Hosts:
         return None
 
     def take_all_of(self, slot: int, nbytes: int) -> tuple[Arena, Place] | None:
-        """Hold so many bytes from the first of a host on; None where there is no such host, or it is held."""
+        """Hold so many bytes from the first of a host on; None if there is no such host, or it is held."""
         for _, host, room in self._hosts:
             if host == slot and (start := room.take_from_gaps(nbytes)) is not None:
                 if not start:
@@ -115,7 +115,7 @@ class _Body:
 
 
 class Program:
-    """Words of the machine for a list of segments, and copies of them with memory of their own.
+    """Words of the machine for a list of segments, and copies of them with their own memory.
 
     Args:
         machine: the machine.
@@ -143,7 +143,7 @@ class Program:
         self._copied = words, 0  # the words made last, and the address of the arena in them
 
     def make(self) -> tuple[list[Any], Any]:
-        """Return functions that run the segments, in memory of their own, and that arena."""
+        """Return functions that run the segments, in their own memory, and that arena."""
         copied, of_arena = self._copied
         nbytes = -(-self.nbytes // ALIGNMENT) * ALIGNMENT
         block = np.empty(nbytes + copied.nbytes + ALIGNMENT, np.uint8)

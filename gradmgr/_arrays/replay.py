@@ -21,7 +21,7 @@ class Options(NamedTuple):
     """How a capture is replayed.
 
     Attributes:
-        native: whether the machine of gradmgr-native makes what calls it can, none on a GPU; None where there is one.
+        native: whether the machine of gradmgr-native makes what calls it can, none on a GPU; None if there is one.
         exact: whether all bits are NumPy's; else oneDNN computes products in float32, where it is faster.
         graph: whether runs of kernels on a GPU become CUDA graphs, where that can be.
     """

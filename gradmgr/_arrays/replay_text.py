@@ -17,8 +17,8 @@ takes to compile a line.
 Results of ufuncs and of some other functions go into buffers that the function keeps, each of which serves again when
 neither its value nor a view of it is read any more: large memory that is newly asked for costs more than the
 arithmetic, and a small array 0.1 us. Views of buffers are made once, with them, so that no line is left of the calls
-that make them. What the function returns is in memory of its own. A call of the function while another one runs, in
-another thread, takes buffers of its own.
+that make them. What the function returns is in its own memory. A call of the function while another one runs, in
+another thread, takes its own buffers.
 """
 
 from __future__ import annotations
@@ -243,7 +243,7 @@ class Writer:
         return may_keep or any(self.capture.layouts[slot] is None for slot in call.made)
 
     def _goes_into_buffer(self, call: Call) -> bool:
-        """Tell whether a call makes memory of its own that a buffer can stand for: the result of a ufunc, say."""
+        """Tell whether a call makes its own memory that a buffer can stand for: the result of a ufunc, say."""
         if call.results.__class__ is not Slot or call.expected is not None:
             return False
         layout = self.capture.layouts[call.results.number]

@@ -46,7 +46,7 @@ def _do_broadcast(a: Any, b: Any) -> bool:
 
 
 def _find_kernel(a: Any, b: Any) -> Any:
-    """Return the kernel for small systems; None where there is none, or so few that LAPACK is faster.
+    """Return the kernel for small systems; None if there is none, or so few that LAPACK is faster.
 
     It computes 16 at a time, in double, as NumPy does: 1,000 of 4 rows in 40 us, where LAPACK takes 200; 4 of 16 rows
     in 14, where LAPACK takes 12.
@@ -58,9 +58,9 @@ def _find_kernel(a: Any, b: Any) -> Any:
 
 @libraries.captured_as_one(unless=lambda a, b: _find_kernel(a, b) is None)
 def _solve_natively(a: Any, b: Any) -> Any:
-    """Solve systems by elimination with pivots, or invert where b is None; None where there is no kernel.
+    """Solve systems by elimination with pivots, or invert where b is None; None if there is no kernel.
 
-    It is also None where a pivot is so small that a matrix may be singular: then LAPACK decides, and raises.
+    It is also None if a pivot is so small that a matrix may be singular: then LAPACK decides, and raises.
     """
     kernel = _find_kernel(a, b)
     if kernel is None:

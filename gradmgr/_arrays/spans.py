@@ -33,7 +33,7 @@ def peak_of(spans: Iterable[Span]) -> int:
 def over_runs(span: Span, pauses: Sequence[int]) -> Span | None:
     """Return for how long memory is held that is taken before the run of calls that writes it first.
 
-    Runs are what lies between pauses, the numbers of calls, sorted. None where one run needs it and nothing after it.
+    Runs are what lies between pauses, the numbers of calls, sorted. None if one run needs it and nothing after it.
 
     >>> over_runs(Span(3, 7, 8), [2, 5, 9])
     Span(start=2, end=9, nbytes=8)

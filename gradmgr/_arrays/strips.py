@@ -216,7 +216,7 @@ class _Open:
         return True
 
     def _with(self, step: Step, rows: int) -> _Open | None:
-        """Return this group and a step, over so many rows; None where rows need others, or are too long."""
+        """Return this group and a step, over so many rows; None if rows need others, or are too long."""
         steps, ahead = list(self.steps), list(self.ahead)
         for fill in [other for other in steps if _is_fill(other)]:  # what only they touch may be filled before
             others = self._spans[key_of(fill.operands[1][0])]

@@ -157,7 +157,7 @@ class TableRows:
         return self._like(((rows, total.astype(self.dtype, copy=False)),), is_coalesced=True)
 
     def owned(self) -> TableRows:
-        """Return the rows coalesced, in memory of their own."""
+        """Return the rows coalesced, in their own memory."""
         if not self.is_coalesced:
             return self.coalesced()
         ((rows, values),) = self.parts

@@ -17,7 +17,7 @@ Callback = Callable[[Tensor, Tensor], Any]
 
 
 class AttachSpec:
-    """The specification of an attached tensor: `tensor`, a weak reference, and `callbacks`, a list.
+    """An attachment: `tensor`, a weak reference to the Tensor, and `callbacks`, the list of its callbacks.
 
     >>> import weakref
     >>> from gradmgr import AttachSpec, tensor
@@ -47,7 +47,7 @@ class Attachments:
         self._has_warned = False
 
     def of(self, t: Tensor) -> AttachSpec | None:
-        """Return what is known of a tensor, None where it is not attached."""
+        """Return what is known of a tensor, None if it is not attached."""
         spec = self._specs.get(id(t))
         return spec if spec is not None and spec.tensor() is t else None
 

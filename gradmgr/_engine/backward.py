@@ -33,7 +33,7 @@ Collector = tuple[Callback, Callable[[dict[Tensor, Tensor]], Any]]
 
 
 class BackwardRun:
-    """One backward pass of a manager, for callback objects that do more than change one gradient after the other.
+    """One backward pass of a manager, for callback objects that work on several gradients at once.
 
     `manager.current_run()` gives it to a callback object in its `begin(manager)`, in its `finish(manager)` and where it
     is called, `callback(tensor, grad)`. It is valid until backward returns and keeps nothing alive afterwards.
@@ -93,7 +93,7 @@ class BackwardRun:
 
     @property
     def inputs(self) -> KeysView[Tensor] | None:
-        """The only tensors to receive gradients, as `gradmgr.backward(inputs=)` says; None where all receive them."""
+        """The only tensors to receive gradients, as `gradmgr.backward(inputs=)` says; None if all receive them."""
         return None if self._inputs is None else self._inputs.keys()
 
     @property
@@ -133,7 +133,7 @@ class BackwardRun:
 
         Raises:
             RuntimeError: gradients are on their way already; ask for this in `begin`.
-            ShapeError, DtypeError, CallbackError: later, in backward: what the function gave is no gradient of its
+            ShapeError, DtypeError, CallbackError: later, in backward: what the function gave is not a gradient of its
                 tensor, or the tensor has not this callback.
         """
         if self._phase != "begin":
@@ -153,7 +153,7 @@ class BackwardRun:
         Raises:
             RuntimeError: it is not known yet what the pass reaches, or the pass is over.
             ValueError: the tensor has not this callback, or it has a gradient.
-            ShapeError, DtypeError, CallbackError: what is given is no gradient of the tensor.
+            ShapeError, DtypeError, CallbackError: what is given is not a gradient of the tensor.
         """
         if self._phase != "finish":
             when = "is over" if self.is_over else "may still reach the tensor: deliver in finish(manager)"

@@ -330,7 +330,7 @@ class ObservedPass:
         return g
 
     def _pre_hooked(self, hooks: ValueHooks, e: Entry, g: Any) -> Any:
-        """Run the pre-hooks of an op on the gradients of its results; None where none of them is left."""
+        """Run the pre-hooks of an op on the gradients of its results; None if none of them is left."""
         gs = _by_result(g, hooks)
         for hook in hooks.before:
             gs = self._replaced(gs, hook, f"pre-hook {name_of(hook)} on op {op_name(e)!r}")
@@ -443,7 +443,7 @@ class ObservedPass:
 
 
 def _by_result(g: Any, hooks: ValueHooks) -> tuple[Any, ...]:
-    """Return the gradients of the results of an op, None where there is none."""
+    """Return the gradients of the results of an op, None if there is none."""
     if g.__class__ is not dict:
         return (g,)
     return tuple([g.get(k) for k in range(max(hooks.count, *[k + 1 for k in g]))])

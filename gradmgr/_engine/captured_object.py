@@ -1,6 +1,6 @@
 """Stand-ins for objects of the program's that have array functions of their own, while a function is captured.
 
-What such an object computes, by NumPy's functions or by methods of its own, may depend on state that a capture cannot
+What such an object computes, by NumPy's functions or by its own methods, may depend on state that a capture cannot
 see. So its stand-in calls it, then and in each replay, at the same place: arrays that it gives are captured as the
 results of that call, other objects get stand-ins again, and numbers, texts and similar values must be the same in each
 replay.
@@ -25,7 +25,7 @@ from gradmgr._engine.context import is_tracked
 from gradmgr._engine.tensor import Tensor, wrap
 from gradmgr._engine.tensor_capture import TensorCapture
 
-# Special methods that a stand-in has as its own: those that every object has, and that make or drop one; but for those
+# Special methods that a stand-in defines itself: those that every object has, and that make or drop one, except those
 # that compare or describe it.
 _COMPARING = ("__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "__str__", "__repr__", "__format__")
 _NOT_FORWARDED = frozenset((*dir(object), "__del__", "__dict__", "__getattr__", "__slots__", "__weakref__"))

@@ -114,7 +114,7 @@ class Scope:
         return self
 
     def _latest(self) -> Any:
-        """Return the object of the time that a with block which ends here closes; None where there is none."""
+        """Return the object of the time that a with block which ends here closes; None if there is none."""
         return self
 
     def _open(self, opened: Any) -> Any:

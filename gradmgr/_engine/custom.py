@@ -60,7 +60,7 @@ class Declared:
     def register(self, faster: Callable[[Vjp], Vjp] = lambda vjp: vjp) -> Callable[..., Any]:
         """Enter the op in the tables under its name; returns its function.
 
-        `faster` makes, of what adds up the results of the rules, a vjp that knows a faster way where there is one.
+        `faster` makes, of what adds up the results of the rules, a vjp that knows a faster way if there is one.
         """
         name = register(self.op).name
         declare_kind(name, Kind(name, ids_in_tuple, metadata_in_tuple, self.retrack), faster(self.rules.vjp))
@@ -105,7 +105,7 @@ def declared(
         name: the op's name in the table.
         kernel: kernel(inputs..., params...); the inputs come first and are the keys of `vjp`, in order.
         vjp: by input, rule(g, ...) naming inputs, `out`, parameters, `shape` (of that input), and `shared`. Its
-            result may still have the broadcast shape of the op's result. It may give None where nothing flows.
+            result may still have the broadcast shape of the op's result. It may give None if nothing flows.
         jvp: by input, rule(t, ...) naming the same but `shared`; the op's tangent is their sum.
         shared: rule(g, ...) naming inputs, `out` and parameters: what several of the `vjp` need, computed once.
 
@@ -270,7 +270,7 @@ def variadic(
         name: the op's name in the table.
         kernel: kernel(arrays, *params).
         vjp: vjp(g, k, values, shapes, *params), the cotangent of input k.
-        jvp: jvp(tangents, values, *params), a tangent being None where there is none.
+        jvp: jvp(tangents, values, *params), a tangent being None if there is none.
         keeps: whether `vjp` reads the values of the other inputs; else `values` is a tuple of None.
 
     Returns:
@@ -330,8 +330,8 @@ def several(
         name: the op's name in the table.
         kernel: kernel(inputs..., params...), a tuple of arrays, one for each of `outputs`.
         outputs: what the rules call the results.
-        vjp: by input, rule(g, ...), where g holds a cotangent for each result, None where there is none. It may
-            name the inputs, the outputs, parameters, `shape` (of that input) and `shared`. It may give None where
+        vjp: by input, rule(g, ...), where g holds a cotangent for each result, None if there is none. It may
+            name the inputs, the outputs, parameters, `shape` (of that input) and `shared`. It may give None if
             nothing flows. A rule alone is that of the first argument, the only input.
         jvp: by input, rule(t, ...) naming the same but `shared`, which gives a tangent for each result (anything for
             one of integers).

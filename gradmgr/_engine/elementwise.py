@@ -1,7 +1,7 @@
 """`elementwise` and `multilinear`: ops of one or two inputs with generated functions.
 
-The fast path is one Python frame. Each op gets functions of its own, generated from the text below: its public
-function (with a ufunc's keywords; on plain arrays the kernel), the method of Python's operator where there is one (the
+The fast path is one Python frame. Each op gets its own functions, generated from the text below: its public
+function (with a ufunc's keywords; on plain arrays the kernel), the method of Python's operator if there is one (the
 first operand is a Tensor, unknown types give NotImplemented) and that of the reflected operator, and one vjp for each
 set of tracked inputs. What an entry keeps depends on that set. For `multiply`, whose rules ask for the other operand:
 
@@ -413,12 +413,12 @@ def elementwise(
         rules: for each input, rule(g, ...) naming any of `x`, `y`, `out`: the derivative's map, which
             serves as the forward rule and, conjugated around, as the reverse rule. A rule that is one expression may
             be given as text, "g * y", which the vjp then computes without a call: 45 ns of about 620.
-        operate: the expression of Python's operator where there is one: "x * y" is 30 ns faster than the ufunc.
+        operate: the expression of Python's operator if there is one: "x * y" is 30 ns faster than the ufunc.
         jvp: forward rules, for an op that is not holomorphic; `rules` are then the reverse rules verbatim.
         into: the rule, or a tuple of one by input, once more, for plain arrays of one shape: it writes its result into
-            g. It may be text too, as "multiply(g, y, g)"; None where there is none.
+            g. It may be text too, as "multiply(g, y, g)"; None if there is none.
         reduced: the rule by input once more, as text, for large gradients that are to be summed to `{shape}` and cast
-            to `{dtype}`: it may do a part of that. None where there is none.
+            to `{dtype}`: it may do a part of that. None if there is none.
     """
     return _Declaration(name, kernel, rules, operate, jvp, into, reduced).make()
 

@@ -34,10 +34,10 @@ class Kind(NamedTuple):
 
     Attributes:
         op: the name of the op.
-        inputs: returns the node ids of an entry's inputs, None where one is not tracked.
+        inputs: returns the node ids of an entry's inputs, None if one is not tracked.
         metadata: returns (node id, shape, dtype) of the tracked inputs, as far as the entry knows them.
         retrack: returns the entry with its kept values passed through a `Retrack`, for derivatives that are recorded
-            on the tape itself; None where nothing but constants is kept.
+            on the tape itself; None if nothing but constants is kept.
         name: returns the op's name, where that depends on the entry: one of the user's own operations.
     """
 
@@ -48,7 +48,7 @@ class Kind(NamedTuple):
     name: Callable[[Entry], str] | None = None
 
 
-# By code. The loop of backward looks up nothing but vjps, so they have a dict of their own.
+# By code. The loop of backward looks up nothing but vjps, so they have their own dict.
 KINDS: dict[str, Kind] = {}
 VJPS: dict[str, Vjp] = {}
 
@@ -73,7 +73,7 @@ def node_id_of(e: Entry) -> Any:
 
 
 def input_ids(e: Entry) -> NodeIds:
-    """Return the node ids of the inputs of an entry, None where one is not tracked."""
+    """Return the node ids of the inputs of an entry, None if one is not tracked."""
     return KINDS[e[0]].inputs(e)
 
 
@@ -203,7 +203,7 @@ def _vjp_of_capture(e: Entry, g: Any, grads: Grads, owned: Ownership) -> None:
     """Do nothing: the backward pass itself takes the gradient."""
 
 
-# Each result of an op of several has an entry of its own after the op's. In backward these come first and collect
+# Each result of an op of several has its own entry after the op's. In backward these come first and collect
 # their gradients, by number, in a dict that the op's own entry then gets as its gradient.
 declare_kind("result", Kind("result", one_input), _vjp_of_result)
 

@@ -1,4 +1,4 @@
-"""The gradients that a backward pass leaves: by tensor, in memory of their own, and written to `.grad`."""
+"""The gradients that a backward pass leaves: by tensor, in their own memory, and written to `.grad`."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def _sum(a: Any, made: Tensor) -> Any:
 
 
 def own_gradient(made: Tensor, t: Tensor) -> Tensor:
-    """Return a gradient in memory of its own, with the strides of a dense parameter."""
+    """Return a gradient in its own memory, with the strides of a dense parameter."""
     g, a = made._array, t._array
     is_like = g.__class__ is np.ndarray and g.base is None and g.ndim and g.strides == a.strides
     if is_like and getrefcount(g) <= ARRAY_IN_LOCAL and g.flags.owndata:  # the common case, without calls

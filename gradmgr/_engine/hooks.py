@@ -211,7 +211,7 @@ def check_like(new: Tensor, like: Any, what: str) -> None:
 
 
 def leaf_hooks_of(t: Tensor) -> LeafHooks | None:
-    """Return the hooks of a tensor, None where it never was attached nor had a hook."""
+    """Return the hooks of a tensor, None if it never was attached nor had a hook."""
     return getattr(t, "_hooks", None)
 
 
@@ -226,7 +226,7 @@ def select_post_hooked(tensors: Iterable[Tensor]) -> list[Tensor]:
 
 
 def hooked_leaf(t: Tensor) -> LeafHooks:
-    """Return the hooks of a tensor; make them where there are none."""
+    """Return the hooks of a tensor; make them if there are none."""
     with write_lock.lock:
         hooks = leaf_hooks_of(t)
         if hooks is None:

@@ -99,7 +99,7 @@ _MANY = 256
 
 
 def _places(buffer: Any, index: Index, g: Any) -> Any:
-    """Return where in the flat buffer each number of g goes; None where that is not worth it."""
+    """Return where in the flat buffer each number of g goes; None if that is not worth it."""
     if not (buffer.__class__ is g.__class__ is np.ndarray and buffer.flags.c_contiguous):
         return None
     if index.__class__ is np.ndarray and index.dtype.kind in "iu":
@@ -142,7 +142,7 @@ def _indices_of_rows(index: Index) -> Any:
 
 
 def _rows_read(g: Any, shape: tuple[int, ...], index: Index) -> TableRows | None:
-    """Return the gradient of a leaf of which few rows are read as these rows; None where it is to be the whole one.
+    """Return the gradient of a leaf of which few rows are read as these rows; None if it is to be the whole one.
 
     On a GPU a whole table takes less time than to find which rows are distinct, which waits for the GPU.
     """
@@ -160,7 +160,7 @@ _MANY_ROWS = (64,)
 
 
 def _takes_rows(h: Any, g: Any, grads: Grads, owned: Ownership, e: tuple[Any, ...]) -> bool:
-    """Take the gradient of few rows of a leaf as such, where there is none or one of rows, `h`; else return False."""
+    """Take the gradient of few rows of a leaf as such, if there is none or one of rows, `h`; else return False."""
     _, _, node_id, shape, _, index = e
     if h is not None and h.__class__ is not RowSparse:
         return False

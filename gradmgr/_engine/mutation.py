@@ -340,7 +340,7 @@ def updater(operate: Callable[[Tensor, Any], Any], ufunc: Callable[..., Any] | N
 
     Args:
         operate: the operator, recorded; x op y.
-        ufunc: writes with out=, for buffers that are worth reusing; None where that is not safe.
+        ufunc: writes with out=, for buffers that are worth reusing; None if that is not safe.
         symbol: for errors, such as "+=".
     """
 

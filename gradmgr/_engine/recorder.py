@@ -38,14 +38,14 @@ class Recorder:
         self.leaf_ids.clear()
 
     def node_id_of(self, t: Tensor) -> Any:
-        """Return the node id of `t` on this recorder (in forward mode its tangent), None where it is not tracked."""
+        """Return the node id of `t` on this recorder (in forward mode its tangent), None if it is not tracked."""
         if t._rec is self:
             return t._node_id
         node_id = self.leaf_ids.get(t)
         return overflow_id(t, self) if node_id is None and self.has_overflow_ids else node_id
 
     def node_ids_of(self, inputs: tuple[Any, ...]) -> tuple[Any, ...] | None:
-        """Return the node id of each input of an op, None for each that is not tracked; None where none is."""
+        """Return the node id of each input of an op, None for each that is not tracked; None if none is."""
         node_ids = tuple([self.node_id_of(t) if isinstance(t, Tensor) else None for t in inputs])
         return node_ids if any(node_id is not None for node_id in node_ids) else None
 

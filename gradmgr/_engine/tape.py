@@ -215,7 +215,7 @@ class Tape(Recorder):
         return len(entries)
 
     def _mark_unheld(self, entries: list[Any], start: int, end: int) -> None:
-        """Put None in the place of the unreferenced entries."""
+        """Put None in place of the unreferenced entries."""
         annotations = self.annotations
         for k in range(end - 1, start - 1, -1):
             if sys.getrefcount(entries[k][1]) <= NODE_ID_IN_ENTRY or (
@@ -253,7 +253,7 @@ class Tape(Recorder):
     # ------------------------------------------------------------ what it holds
 
     def kept_entries(self) -> list[Entry]:
-        """Return the entries as they are now, but for those that a sweep in another thread is dropping."""
+        """Return the entries as they are now, except for those that a sweep in another thread is dropping."""
         return [e for e in list(self.entries) if e is not None]
 
     def nbytes(self) -> int:

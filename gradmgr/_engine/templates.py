@@ -5,7 +5,7 @@ many inputs there are, what an entry keeps) is known when the op is declared. Me
 elements: a closure that tests flags instead takes 40 to 60 ns more of about 620.
 
 The pieces below are shared by all op functions. In them `a0`, `a1`, ... are the arrays of the inputs, `i0`, `i1`,
-... their node ids (None where not tracked), `t0`, `t1`, ... whether they are Tensors, `c` the array or arrays
+... their node ids (None if not tracked), `t0`, `t1`, ... whether they are Tensors, `c` the array or arrays
 computed, `m` the node id of the result, `rec` the current recorder or context. The inputs as given are called as
 `help` shows them: `x` and `y`; `v0`, `v1`, ... where their number varies.
 """

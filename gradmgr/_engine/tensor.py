@@ -409,7 +409,7 @@ def tensor(data: Any, dtype: Any = None, device: str | None = None, *, requires_
 
 
 def from_dlpack(source: Any, /, *, device: str | None = None, copy: bool | None = None) -> Tensor:
-    """Return a Tensor sharing the memory of any object that speaks DLPack.
+    """Return a Tensor that shares the memory of any object that supports DLPack.
 
     Raises:
         ValueError, BufferError: as `numpy.from_dlpack` or `cupy.from_dlpack`.

@@ -28,7 +28,7 @@ if hasattr(os, "register_at_fork"):
 
 
 class set_multithreading_enabled:  # noqa: N801  # torch's spelling
-    """Let backward run in several threads at once, the default, or one after another in the whole process.
+    """Allow several threads to run backward at once, the default, or only one at a time in the whole process.
 
     Called, it sets the mode; in a with block it sets it back at the end.
 

@@ -34,7 +34,7 @@ class Place:
 
     Attributes:
         name: what the user calls it.
-        attribute: the name of the attribute, and what returns its object; None where it is of none.
+        attribute: the name of the attribute, and what returns its object; None if it is of none.
         use: how the function uses it.
         read: returns the value.
         write: puts another one there.
@@ -176,7 +176,7 @@ class Accumulation:
                 place.write(_UNASSIGNED)
 
     def end(self) -> None:
-        """Take what the function has left, and put arrays in the place of what represents them."""
+        """Take what the function has left, and put arrays in place of what represents them."""
         for place, before, length in self._each():
             value = place.read()
             if place.use.kind == ASSIGNS:
@@ -204,7 +204,7 @@ class Accumulation:
         return zip(self.places, self._before, self._lengths, strict=False)
 
     def append_to(self, capture: TensorCapture) -> str | None:
-        """Append what a replay must do; return why it cannot, in words, None where it can."""
+        """Append what a replay must do; return why it cannot, in words, None if it can."""
         if not self._were_distinct:
             return f"the function changes {self.places[0].name} by two names, or another attribute likewise"
         for (place, before, length), grown in zip(self._each(), self._grown, strict=True):
@@ -218,7 +218,7 @@ class Accumulation:
 
     @staticmethod
     def _call_for(place: Place, before: Any, length: int, grown: Any) -> tuple[Callable[..., None] | None, Any] | None:
-        """Return what a replay calls for a place, and with what; None for it where nothing; None where it cannot."""
+        """Return what a replay calls for a place, and with what; None for it where nothing; None if it cannot."""
         if place.use.kind == ASSIGNS:
             return None if _is_registered(grown) else (None if grown is _UNASSIGNED else _assign, [grown])
         if not place.is_usual():

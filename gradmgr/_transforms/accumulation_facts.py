@@ -17,7 +17,7 @@ class Use(NamedTuple):
 
     Attributes:
         kind: whether it adds an integer to it, appends to it or assigns it.
-        key: of the item, a constant; None where there is none.
+        key: of the item, a constant; None if there is none.
     """
 
     kind: Literal["counts", "appends", "assigns"]

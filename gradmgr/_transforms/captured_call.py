@@ -162,7 +162,7 @@ class CapturedCall:
     def _result_of(
         self, function: Callable[..., Any], args: tuple[Any, ...], keywords: dict[str, Any], *, has_arrays: bool
     ) -> Any:
-        """Call the function, and put back what represents others; return None where it must be called again without."""
+        """Call the function, and put back what represents others; return None if it must be called again without."""
         try:
             return function(*args, **keywords)
         except Exception as error:
@@ -182,7 +182,7 @@ class CapturedCall:
             complete(self.environment.restore)
 
     def obstacle(self) -> str | None:
-        """Return why the calls cannot be made again; None where they can."""
+        """Return why the calls cannot be made again; None if they can."""
         found = self.environment.obstacle or self.environment.change
         if found is not None:
             return found
@@ -199,7 +199,7 @@ class CapturedCall:
         return self.environment.obstacle is None and (self.environment.change is not None or self.capture.changes_state)
 
     def difference(self, other: CapturedCall) -> str | None:
-        """Return how another capture of the same function differs; None where it does not."""
+        """Return how another capture of the same function differs; None if it does not."""
         found = difference(self.capture, other.capture)
         if found is None and not _are_alike(self.capture.sources, other.capture.sources):
             return "which Tensors it reads"

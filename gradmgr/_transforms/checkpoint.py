@@ -449,7 +449,7 @@ def checkpoint(
     generators: Any = (),
     **kwargs: Any,
 ) -> R:
-    """Compute `function(*args, **kwargs)`, keeping for derivatives only its arguments: the rest is computed again.
+    """Compute `function(*args, **kwargs)` and keep only its arguments for backward, which computes the rest again.
 
     The values and gradients are those of a plain call, to the bit, and derivatives of any order can be taken. Where
     nothing records it is a plain call, and so it is for managers outside a level of `forward_ad`.
@@ -468,12 +468,12 @@ def checkpoint(
     Args:
         function: the function to call.
         args: its arguments. Of Tensors, also in lists, tuples, dicts and dataclasses, the present value is kept.
-        use_reentrant: accepted for torch's sake; there is one implementation, which does what both promise.
+        use_reentrant: accepted for compatibility with torch; there is one implementation, which does what both promise.
         context_fn: returns two context managers: around the call, and around what is computed again.
         determinism_check: "default" compares the operations, values, shapes and dtypes of both runs; "none" only the
             operations and their values.
         debug: if the second run differs, the error names the first operation that differs; costs memory.
-        early_stop: accepted for torch's sake; the function always runs to its end.
+        early_stop: accepted for compatibility with torch; the function always runs to its end.
         preserve_rng_state: draw the same random numbers again.
         generators: one generator or several that the function uses and that are not found as said above.
         kwargs: its arguments by name.
@@ -482,7 +482,7 @@ def checkpoint(
         What the function returns.
 
     Raises:
-        TypeError: `function` cannot be called; something in `generators` is no generator.
+        TypeError: `function` cannot be called; something in `generators` is not a generator.
         ValueError: another `determinism_check`.
         RuntimeError: inside, a value is attached to, or backward called of, a manager that records outside, or
             generators are spawned of one from outside; in backward, that the function did something else, or that an
@@ -542,14 +542,14 @@ def checkpoint_sequential(
         functions: each takes what the previous one returns.
         segments: the number of segments, at most that of functions.
         input: the argument of the first function.
-        use_reentrant: accepted for torch's sake.
+        use_reentrant: accepted for compatibility with torch.
         options: other keyword arguments of `checkpoint`.
 
     Returns:
         What the last function returns.
 
     Raises:
-        TypeError: `segments` is no integer; something in `functions` cannot be called; an unknown option.
+        TypeError: `segments` is not an integer; something in `functions` cannot be called; an unknown option.
         ValueError: `segments` is not between 1 and the number of functions.
 
     >>> import gradmgr, gradmgr.numpy as np

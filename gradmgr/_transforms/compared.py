@@ -151,7 +151,7 @@ class ComparedName:
         value: what it stood for, once that is noted.
         read: returns what it refers to now.
         write: makes it stand for something else.
-        place: where `name_tests` finds what it refers to without a call; None where it does not.
+        place: where `name_tests` finds what it refers to without a call; None if it does not.
         code: of the function for which it was found first; None for what the arguments lead to.
         may_change: whether the function itself may change it: then it is captured once more.
     """

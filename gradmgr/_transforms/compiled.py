@@ -54,7 +54,7 @@ class _Variants:
     Attributes:
         programs: what replays, the one used last at the front.
         waiting: calls that were captured, until a second one is the same.
-        refused: why these calls are not replayed; None where they are, or may be.
+        refused: why these calls are not replayed; None if they are, or may be.
         failures: how many attempts to capture a call have ended in an error of the moment.
         fits: tells, without a signature, whether positional arguments have this one; it may say no where they have.
         may_change: whether a call may still change what it reads, as one that fills a cache.
@@ -346,16 +346,16 @@ def compile(  # noqa: A001  # as above
     """Return a function that computes the same faster: it is captured twice, and then replayed without its Python code.
 
     What it computes, derivatives and updates of parameters included, becomes one straight line of NumPy calls on
-    planned memory, with the same results bit for bit, but for matrix products in float32 where oneDNN computes them
+    planned memory, with the same results bit for bit, except for matrix products in float32 where oneDNN computes them
     (`exact`). It may be a training step, a derivative such as `functional.value_and_grad(f)`, `vmap(f)`, or any other
     function of Tensors, arrays and numbers, in containers too; also a method. docs/compile.md says what it may do and
     how this works.
 
     Calls with other shapes, dtypes, strides, structure or numbers are captured again, and so are calls after a change
-    of what the function reads besides its arguments; eight such variants are kept. Learning rates and counts of steps
-    are read each time. Where a value decides what is computed, as in `if loss > 3`, each way is a variant. A function
-    that takes numbers out of Tensors (`float`, `item`, `numpy`), or whose results depend on what cannot be seen, runs
-    as it does without `compile`, with a `CompileWarning` that says why; `explain()` says so too. So do calls inside a
+    of what the function reads besides its arguments; eight such variants are kept. Learning rates and step counts are
+    read each time. Where a value decides what is computed, as in `if loss > 3`, each way is a variant. A function that
+    takes numbers out of Tensors (`float`, `item`, `numpy`), or whose results depend on what cannot be seen, runs as it
+    does without `compile`, with a `CompileWarning` that says why; `explain()` says so too. So do calls inside a
     recording, a profiler or anomaly detection. Python's side effects, such as prints and counters, are not repeated.
 
     Args:

@@ -31,7 +31,7 @@ def custom_op(
     derivative: Mapping[str, Rule] | None = None,
     name: str | None = None,
 ) -> Callable[..., Any]:
-    """Declare an operation in one place, as gradmgr declares its own: a decorator of the function that computes it.
+    """Declare an operation and its derivatives: a decorator of the function that computes it.
 
     The function takes plain arrays (read-only) and returns one array. Its first parameters, those that have
     rules, are the differentiable inputs, Tensors or arrays; the others are parameters, of any kind.
@@ -259,7 +259,7 @@ class _Rule(_WithSignature):
         self.what = f"{name}: {what}"
 
     def call_rule(self, g: Any, values: tuple[Any, ...]) -> Any:
-        """Return the derivative that the rule returns; raise if it is no array."""
+        """Return the derivative that the rule returns; raise if it is not an array."""
         d = self.rule(g, *(values[:-1] if self.adds_value else values))
         if not (isinstance(d, Tensor) or is_numeric(d)):
             raise errors.DtypeError(f"{self.what} gave {describe_value(d)}; it must give an array")

@@ -1,6 +1,6 @@
 """Derivatives of one function: its inputs and outputs, checked, and its runs in reverse and forward mode.
 
-Each derivative is recorded by a manager of its own, on handles of the inputs: no `.grad`, hook, callback or manager
+Each derivative is recorded by its own manager, on handles of the inputs: no `.grad`, hook, callback or manager
 of the user's is touched.
 """
 
@@ -27,7 +27,7 @@ from gradmgr.manager import GradManager
 
 Function = Callable[..., Any]
 Tensors = Any  # a Tensor, an array or a number, or a tuple of them
-Derivatives = list[Any]  # Tensors, arrays, or None where there is none
+Derivatives = list[Any]  # Tensors, arrays, or None if there is none
 
 _REAL_SCALARS = frozenset((np.float32, np.float64))  # NumPy's, which take 1 us to tell their size and dtype
 
@@ -232,7 +232,7 @@ def _pop_all(values: list[Any]) -> Iterator[Any]:
 
 
 def new_tensors(derivatives: Derivatives) -> list[Tensor]:
-    """Return new Tensors in memory of their own, with their node ids; empties the list."""
+    """Return new Tensors in their own memory, with their node ids; empties the list."""
     tracking = recorders(current())
     made = []
     for g in _pop_all(derivatives):
@@ -318,7 +318,7 @@ class Pullback(Scope):
         self._manager._release()
 
     def vjp(self, ys: Sequence[Tensor], us: Sequence[Any], *, last: bool = False) -> Derivatives:
-        """Return the gradients of the inputs, None where there is none; with `last`, free the history meanwhile."""
+        """Return the gradients of the inputs, None if there is none; with `last`, free the history meanwhile."""
         pairs = [(y, u) for y, u in zip(ys, us, strict=True) if self.tape.node_id_of(y) is not None]
         if not pairs:
             return [None] * len(self.leaves)
@@ -354,7 +354,7 @@ class Pushforward(ForwardScope):
                 self.level.add_dual(x, v)
 
     def tangents(self, outs: Sequence[Tensor]) -> Derivatives:
-        """Return the tangents of what was computed, None where there is none."""
+        """Return the tangents of what was computed, None if there is none."""
         tangents = [self.level.node_id_of(y) for y in outs]
         return [None if t is None else snapshot(t, self._outside) for t in tangents]
 

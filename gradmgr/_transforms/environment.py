@@ -34,8 +34,8 @@ class Environment:
     """The values of all names that a function reads.
 
     Attributes:
-        obstacle: why what it reads cannot be compared; None where it can.
-        change: what the function itself has changed of it; None where nothing.
+        obstacle: why what it reads cannot be compared; None if it can.
+        change: what the function itself has changed of it; None if nothing.
     """
 
     __slots__ = (
@@ -90,7 +90,7 @@ class Environment:
         return write_test(self._names)
 
     def changed(self) -> str | None:
-        """Return the first name that refers to something else now; None where all are the same."""
+        """Return the first name that refers to something else now; None if all are the same."""
         return self._changed(self._names)
 
     @staticmethod

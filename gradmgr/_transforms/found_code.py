@@ -54,7 +54,7 @@ class FoundCode:
         texts: its constants that may be names.
         makes_names: whether it reads attributes by other texts than its constants.
         asks: whether it asks what a stand-in cannot answer.
-        identity: code of the program that compares identities, and with what; None where none does.
+        identity: code of the program that compares identities, and with what; None if none does.
         copies: whether it uses the module copy.
         accumulated: names that some code only adds to, appends to or assigns.
     """
@@ -105,7 +105,7 @@ class FoundCode:
             self.texts.update(part for part in text.split(".") if part.isidentifier())
 
     def reader_of(self, name: str) -> types.CodeType | None:
-        """Return code that names something; None where none does."""
+        """Return code that names something; None if none does."""
         return next((facts.code for facts in self._facts_of.values() if name in facts.words), None)
 
     def uses_of(self, name: str) -> Uses:

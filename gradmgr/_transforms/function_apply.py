@@ -62,7 +62,7 @@ def apply(function: type[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) ->
 
 
 def _untracked(args: tuple[Any, ...]) -> tuple[list[Any], list[Any]] | None:
-    """Return what forward is given, and the arrays of it; None where an argument has an array that is not NumPy's.
+    """Return what forward is given, and the arrays of it; None if an argument has an array that is not NumPy's.
 
     In place of a Tensor forward is given an untracked one of the same values, one in all places of the same Tensor.
     """
@@ -105,7 +105,7 @@ def _takes_ctx(function: type[Any]) -> bool:
 def _usual_values(
     state: ContextState, ctx: FunctionCtx, args: tuple[Any, ...], given: list[Any], before: list[Any], output: Any
 ) -> tuple[list[Any], list[Source]] | None:
-    """Return the saved arrays and where each comes from; None where forward did more than return one new array.
+    """Return the saved arrays and where each comes from; None if forward did more than return one new array.
 
     That is: it wrote to an argument, or kept other arrays than arguments and the result.
     """

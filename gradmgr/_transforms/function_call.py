@@ -107,7 +107,7 @@ class FunctionCall:
 
         Args:
             tape: the only recorder, or None.
-            node_ids: of the arguments on that tape, before the call; None where it tracks none.
+            node_ids: of the arguments on that tape, before the call; None if it tracks none.
             ctx: what forward filled.
             forward_args: what forward was given.
             before: the arrays of the arguments, before the call.

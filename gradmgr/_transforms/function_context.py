@@ -96,7 +96,7 @@ class FunctionCtx:
         written: `x *= 2` binds x to a new array, as everywhere in gradmgr.
 
         Raises:
-            TypeError: something is no Tensor.
+            TypeError: something is not a Tensor.
             RuntimeError: called elsewhere than in forward or setup_context; when forward is done, that a
                 tensor is no argument or was not returned.
         """

@@ -184,7 +184,7 @@ class FunctionNode:
     ) -> None:
         self.function = function
         self.name = function.__name__
-        self.arguments = arguments  # None for what is no Tensor
+        self.arguments = arguments  # None for what is not a Tensor
         self.results = results
         self.constants = constants  # which arguments are plain arrays
         self.min_gradients = min_gradients  # how many gradients backward must return at least

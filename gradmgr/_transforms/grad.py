@@ -74,10 +74,10 @@ def grad(
         outputs: one Tensor or several.
         inputs: one Tensor or several, also in a dict, attached or computed from what is. Of an attached one it is, as
             in `GradManager.backward`, the gradient at the value it had when it was attached or recording began.
-        grad_outputs: Tensors or arrays of the shapes of `outputs`; None where an output is one real number.
+        grad_outputs: Tensors or arrays of the shapes of `outputs`; None if an output is one real number.
         retain_graph: keep the history and go on recording; with `create_graph` it is kept in any case.
         create_graph: record the derivative in the same history, so that it can be differentiated.
-        only_inputs: True, for torch's sake; to write `.grad` of everything else, call `backward`.
+        only_inputs: True, for compatibility with torch; to write `.grad` of everything else, call `backward`.
         allow_unused: give None for an input that no output depends on, instead of an error.
         is_grads_batched: each of `grad_outputs` has a further first axis, of vectors to weight with; so have
             the results. One backward pass computes all of them.
@@ -253,14 +253,14 @@ def backward(
     create_graph: bool = False,
     inputs: Tensors | None = None,
 ) -> None:
-    """Add the gradients of `tensors`, weighted by `grad_tensors`, to the `.grad` of what is attached.
+    """Add the gradients of `tensors`, weighted by `grad_tensors`, to the `.grad` of the attached tensors.
 
     As `GradManager.backward` of the innermost recording manager that tracks the tensors: with its
     callbacks, and released afterwards unless its history is retained.
 
     Args:
         tensors: one Tensor or several.
-        grad_tensors: Tensors or arrays of the same shapes; None where a tensor is one real number.
+        grad_tensors: Tensors or arrays of the same shapes; None if a tensor is one real number.
         retain_graph: keep the history and go on recording; with `create_graph` it is kept in any case.
         create_graph: record the derivative in the same history; what arrives in `.grad` can be differentiated.
         inputs: only these, attached or computed from what is, receive a gradient; None means all attached. An

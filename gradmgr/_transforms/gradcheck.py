@@ -70,7 +70,7 @@ def gradcheck(
     reverse over reverse, forward over reverse, reverse over forward and forward over forward; and
     so on for higher orders. In every order `func` must give the same values when it is called again.
 
-    Different from `torch.autograd.gradcheck`: `check_forward_ad` and `check_grad_dtypes` are on, `atol`
+    Differences from `torch.autograd.gradcheck`: `check_forward_ad` and `check_grad_dtypes` are on, `atol`
     and `rtol` are tighter, `masked` is refused as there are no sparse tensors, all mismatches are listed
     in one error, and `order`, `complex_step` and `seed` are gradmgr's own.
 
@@ -101,7 +101,7 @@ def gradcheck(
         True if all agree.
 
     Raises:
-        GradcheckError: they do not; the text lists all mismatches and says which mode is right, where one is.
+        GradcheckError: they do not; the message lists all mismatches and says which mode is right, if one is.
         TypeError: `func` returns something other than Tensors.
         ValueError: the arguments select nothing to check, or something that does not exist.
 
@@ -159,7 +159,7 @@ def gradgradcheck(
     """Check the second derivatives of `func`: its reverse derivative as a function of inputs and cotangents.
 
     `gradcheck(..., order=2)` checks the first order and the derivatives of the forward derivative too.
-    Different from `torch.autograd.gradgradcheck`: `check_fwd_over_rev` and `check_grad_dtypes` are on, and
+    Differences from `torch.autograd.gradgradcheck`: `check_fwd_over_rev` and `check_grad_dtypes` are on, and
     what is said of `gradcheck`.
 
     Args:

@@ -50,7 +50,7 @@ class Problem:
     def call_for_values(self, func: Function, args: list[Any]) -> list[tuple[int, Tensor]]:
         """Return the differentiable outputs of the function, called for its values alone.
 
-        It is recorded, as it may set hooks on what it computes; a derivative as a function has a recording of its own.
+        It is recorded, as it may set hooks on what it computes; a derivative as a function has its own recording.
         """
         if self.prefix:
             return differentiable_outputs(func(*args))

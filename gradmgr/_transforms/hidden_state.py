@@ -136,7 +136,7 @@ def is_of_names(value: Any) -> bool:
 
 
 def hides_state(value: Any, words: set[str]) -> str | None:
-    """Return what cannot be seen of an object that code with these words reads; None where all can.
+    """Return what cannot be seen of an object that code with these words reads; None if all can.
 
     Args:
         value: neither a Tensor, an array nor a container.
@@ -201,7 +201,7 @@ def asks_loggers(words: set[str]) -> bool:
 
 
 def why_unreadable(value: Any) -> str | None:
-    """Return why what a value gives cannot be compared, whatever code does with it; None where it can."""
+    """Return why what a value gives cannot be compared, whatever code does with it; None if it can."""
     if is_stateful(value):
         return f"a {type(value).__name__}, which changes as it is read"
     volatile = volatile_module_of(value)

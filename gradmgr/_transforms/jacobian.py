@@ -33,7 +33,7 @@ class Gradient:
         self._call = call
 
     def call_func(self, xs: Sequence[Tensor]) -> Derivatives:
-        """Return the gradients at handles of the inputs, None where there is none."""
+        """Return the gradients at handles of the inputs, None if there is none."""
         back = Pullback(self._call.call_func, xs)
         return back.run(self._gradients, back, recorders(current()))
 
@@ -81,7 +81,7 @@ class _RowBlocks:
         self._vectorize = vectorize
 
     def blocks(self, xs: Sequence[Tensor]) -> Derivatives:
-        """Return the Jacobian by each input, None where there is none."""
+        """Return the Jacobian by each input, None if there is none."""
         y = self._y
         if self._back.tape.node_id_of(y) is None:
             return [_zero_block(y, x, x.dtype) for x in xs]

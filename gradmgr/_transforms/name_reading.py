@@ -19,7 +19,7 @@ def parts_of(value: Any) -> tuple[Any, ...]:
 
 
 def looked_up(value: Any, name: str) -> Any:
-    """Return an attribute; None where there is none, whatever error says so, as that of a dict with `__getattr__`."""
+    """Return an attribute; None if there is none, whatever error says so, as that of a dict with `__getattr__`."""
     try:
         return getattr(value, name, None)
     except MemoryError:

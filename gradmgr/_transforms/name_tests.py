@@ -25,7 +25,7 @@ _MOST_WRITTEN = 100  # parts of a container
 
 
 class Attribute(NamedTuple):
-    """An attribute that stands in the dict of an object, which `owner()` is, or None where it is gone."""
+    """An attribute that stands in the dict of an object, which `owner()` is, or None if it is gone."""
 
     owner: Callable[[], Any]
     name: str
@@ -73,8 +73,8 @@ class Value(Protocol):
     Attributes:
         kind: its class.
         value: the value itself, where the same object is the same value and is kept alive for it.
-        content: what is compared of it besides its identity; None where there is nothing.
-        reference: what gives the object that is compared by identity; None where none is.
+        content: what is compared of it besides its identity; None if there is nothing.
+        reference: what gives the object that is compared by identity; None if none is.
         parts: of a container.
     """
 
@@ -146,7 +146,7 @@ class _Writer:
         return None
 
     def _reading(self, place: Any) -> str | None:
-        """Write what a name refers to; None where that takes a call."""
+        """Write what a name refers to; None if that takes a call."""
         if place is None:
             return None
         if isinstance(place, types.CellType):
@@ -161,7 +161,7 @@ class _Writer:
         return f"{self._constant(variables, 'globals')}[{name!r}]"
 
     def _dict_of(self, owner: Callable[[], Any]) -> str:
-        """Write a line that gets the dict of an object, where there is none, and return its name."""
+        """Write a line that gets the dict of an object, if there is none, and return its name."""
         key = id(owner())
         if key not in self._owners:
             self._owners[key] = f"d{len(self._owners)}"
@@ -169,7 +169,7 @@ class _Writer:
         return self._owners[key]
 
     def _difference(self, value: Value, read: str) -> str | None:
-        """Write a test that is true where what is read is not the value; None where that takes a call."""
+        """Write a test that is true where what is read is not the value; None if that takes a call."""
         if value.reference is not None and value.parts is None:
             differs = self._is_other(value, f"(x := {read})")
             if value.content is None:

@@ -90,7 +90,7 @@ class Program:
     # ------------------------------------------------------------ whether it fits
 
     def misfit(self, leaves: Sequence[Any]) -> str | None:
-        """Return what it does not fit in a call of its signature; None where it fits."""
+        """Return what it does not fit in a call of its signature; None if it fits."""
         for k, reference in self._pinned:
             if leaves[k] is not reference():
                 return f"argument {k} is another Tensor or array"
@@ -143,10 +143,10 @@ class Program:
         return rebuilt(self._tree, iter(found))
 
     def verify(self, made: CapturedCall) -> str | None:
-        """Return how the calls, made again, differ from the call that was captured; None where they do not.
+        """Return how the calls, made again, differ from the call that was captured; None if they do not.
 
         The program itself is run up to its first effect, on what the captured call found. Where that does not show
-        all that it computes, the calls without effects are made in a program of their own. Products of oneDNN's are
+        all that it computes, the calls without effects are made in their own program. Products of oneDNN's are
         compared with NumPy's within the bound of their rounding, and replaced by them, so that all else must be equal
         in every bit.
         """
@@ -201,7 +201,7 @@ class Program:
         slots: Sequence[Slot],
         expected: Rehearsal | Trial,
     ) -> str | None:
-        """Return what is wrong with a replay whose results are these slots; None where they are as expected."""
+        """Return what is wrong with a replay whose results are these slots; None if they are as expected."""
         for _ in range(2):  # in buffers that hold what the first left
             try:
                 found = dict(zip([slot.number for slot in slots], replay(*inputs), strict=True))
@@ -319,7 +319,7 @@ def _call_quietly(function: Callable[..., Any], *args: Any) -> Any:
 
 
 def _are_near(one: Any, other: Any) -> bool:
-    """Tell whether arrays are equal but for the order in which a GPU has added."""
+    """Tell whether arrays are equal except for the order in which a GPU has added."""
     if _same_bits(one, other):
         return True
     is_alike = one.__class__ is other.__class__ and (one.shape, one.dtype) == (other.shape, other.dtype)

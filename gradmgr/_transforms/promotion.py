@@ -87,11 +87,11 @@ def _message(name: str, narrow: Tensor, inputs: tuple[Any, ...], result: Any) ->
 
 
 class detect_promotion(Scope):  # noqa: N801  # reads as a statement, as detect_anomaly
-    """Name, in a with block, the lines of the program that compute in a wider dtype than their Tensors have.
+    """In a with block, report the lines of the program that compute in a wider dtype than that of their Tensors.
 
     Float32 work becomes float64 where an operand is a float64 array, or a NumPy scalar, as in `x / numpy.sqrt(d)`:
     twice the memory and time. Casts that the program asks for are left alone: `astype`, `dtype=`. What an op computes
-    inside of itself, and derivatives, are not looked at. Operations take longer in the block.
+    inside itself, and derivatives, are not looked at. Operations take longer in the block.
 
     Args:
         mode: "warn" with an errors.PromotionWarning, once for each line under Python's default filter; or "raise" an

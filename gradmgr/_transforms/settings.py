@@ -113,6 +113,6 @@ def _are_absent(variables: dict[str, Any], names: tuple[str, ...]) -> bool:
 
 
 def _is_of_capture(value: Any) -> bool:
-    """Tell whether a value is what a capture puts in the place of a built-in function, such as isinstance()."""
+    """Tell whether a value is what a capture puts in place of a built-in function, such as isinstance()."""
     made = value if isinstance(value, types.FunctionType) else type(value)
     return bool(made.__module__ == "gradmgr._transforms.stand_ins")

@@ -87,13 +87,13 @@ def is_module(kind: type) -> bool:
 
 
 def has_array_protocol(value: Any) -> bool:
-    """Tell whether an object has functions of its own that NumPy calls in the place of NumPy's."""
+    """Tell whether an object has its own functions that NumPy calls in place of NumPy's."""
     kind = type(value)
     return hasattr(kind, "__array_function__") or hasattr(kind, "__array_ufunc__")
 
 
 def runs_each_time(value: Any) -> bool:
-    """Tell whether an object computes by functions of its own with what may change unseen: so they must be called."""
+    """Tell whether an object computes by its own functions with what may change unseen: so they must be called."""
     is_array = isinstance(value, (np.ndarray, np.generic, Tensor)) or is_on_gpu(value)
     return not is_array and has_array_protocol(value) and not isinstance(value, type) and not is_readable(value)
 

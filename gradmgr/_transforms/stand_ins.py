@@ -1,4 +1,4 @@
-"""Stand-ins in the place of what names stand for, while a function is captured.
+"""Stand-ins in place of what names stand for, while a function is captured.
 
 A capture sees what a function does with its arguments and with Tensors. What else it computes with must be seen as
 well, or its numbers would stay as they were in each replay: Generators, objects with array functions of their own, and
@@ -120,7 +120,7 @@ class IdentityStandIn:
 
 
 class StandIns:
-    """Puts stand-ins in the place of values, and takes them back.
+    """Puts stand-ins in place of values, and takes them back.
 
     Args:
         capture: of the function.
@@ -220,7 +220,7 @@ def _is_usual(array: Any) -> bool:
 
 
 def release(value: Any, write: Write | None) -> None:
-    """Put arrays and objects in the place of stand-ins that the function has left where a name leads."""
+    """Put arrays and objects in place of stand-ins that the function has left where a name leads."""
     if isinstance(value, CapturedArray):
         if write is not None:
             write(value.inner)

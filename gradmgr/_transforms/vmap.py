@@ -197,7 +197,7 @@ def _batched_in(values: Any) -> Iterator[Any]:
 
 
 def _parts_of(value: Any) -> list[Any] | None:
-    """Return the parts of a container, each of which may have a dim of its own; None for anything else."""
+    """Return the parts of a container, each of which may have its own dim; None for anything else."""
     if isinstance(value, dict):
         return list(value.values())
     return list(value) if isinstance(value, (list, tuple)) else None
@@ -239,18 +239,18 @@ def vmap(
 
     Inside, a value that differs between examples cannot be converted (`float(x)`, `x.numpy()`) or branched
     on (`if x > 0`), and no array may have a shape that depends on it (`x[x > 0]`); each raises. A NumPy
-    function without a rule of its own is called once for each example. Do not write in place to a tensor that was
+    function without its own rule is called once for each example. Do not write in place to a tensor that was
     made outside, `w += x`, values that differ between examples, nor leave such gradients in its `.grad`: an error is
     raised at the end, and the tensor and its `.grad` are as before.
 
     Args:
-        func: takes tensors, or lists, tuples and dicts of them, and returns such. It is given plain arrays
+        func: takes and returns tensors, or lists, tuples and dicts of them. It is given plain arrays
             that are mapped as tensors.
         in_dims: the axis to map over, of all arguments or, in containers of the form of the arguments (or
             of their outer part), of each; None for an argument that is the same for all. Keyword arguments
             are the same for all.
-        out_dims: where the axis stands in each result; None for one that is the same for all.
-        randomness: what becomes of numbers that `func` draws from NumPy's generators: "same" gives one
+        out_dims: the position of the axis in each result; None for a result that is the same for all.
+        randomness: how numbers are handled that `func` draws from NumPy's generators: "same" gives one
             draw to all examples; "different" runs `func` once for each example; "error" raises if NumPy's
             global generator was drawn from, or where a function of `nn` draws. Not seen, and the same for all,
             are other draws from a `Generator` of your own, and the normal number that `numpy.random.normal`
@@ -263,7 +263,7 @@ def vmap(
 
     Raises:
         ValueError: `in_dims` or `out_dims` does not fit, no argument is mapped, mapped axes differ in
-            length, or `func` returns something that is no tensor.
+            length, or `func` returns something that is not a tensor.
         RuntimeError: `func` asks for one value of a batched tensor; `randomness` is none of the three, or says
             "error" and random numbers are drawn (RandomnessError); values or gradients that differ between examples
             are left in a tensor that is the same for all (BatchedWriteError).
@@ -492,7 +492,7 @@ def map_units(func: Callable[[Any], list[Any]], units: Any, *, identity: bool) -
     """Map a function over the unit arrays of a shape. It is called once, so random numbers are drawn once for all.
 
     Args:
-        func: takes an array and returns Tensors, arrays, and None where there is no result.
+        func: takes an array and returns Tensors, arrays, and None if there is no result.
         units: a plain array of unit arrays, or multiples, along its first axis.
         identity: whether they make the identity matrix, the product with which need not be computed.
 

@@ -94,7 +94,7 @@ class AllReduceCallback:
             found.complete()
 
     def abort(self, manager: GradManager) -> None:
-        """Drop what is under way, and tell the other ranks."""
+        """Drop what is in progress, and tell the other ranks."""
         found = self._rounds.pop(id(manager), None)
         if found is not None:
             found.cancel()
@@ -108,7 +108,7 @@ class AllReduceCallback:
                 self._local[id(t)] = _Local(t)
 
     def local(self, t: Tensor) -> _Local | None:
-        """Return the part of `.grad` that is this rank's own, not reduced yet; None where there is none."""
+        """Return the part of `.grad` that is this rank's own, not reduced yet; None if there is none."""
         if not self._local:
             return None
         found = self._local.get(id(t))
@@ -176,7 +176,7 @@ class _Buffer:
 
 
 class Layout:
-    """Which parameter lies in which bucket: those attached last in the first; each dtype has buckets of its own."""
+    """Which parameter lies in which bucket: those attached last in the first; each dtype has its own buckets."""
 
     def __init__(self, tensors: list[Tensor], names: list[str | None], bucket_bytes: int) -> None:
         self._refs = [weakref.ref(t) for t in tensors]
@@ -386,7 +386,7 @@ class _Round:
         self._advance()
 
     def result(self, place: _Place, reduced: Any) -> Tensor | None:
-        """Return a reduced gradient; None where no rank reached the parameter."""
+        """Return a reduced gradient; None if no rank reached the parameter."""
         if not self._completed:
             delayed = self.delayed_tensors()
             if delayed:
@@ -473,7 +473,7 @@ class _Future:
         self._reduced = reduced
 
     def get(self) -> Tensor | None:
-        """Wait for the gradient; return it, or None where no rank reached the parameter."""
+        """Wait for the gradient; return it, or None if no rank reached the parameter."""
         return self._round.result(self._place, self._reduced)
 
 

@@ -319,7 +319,7 @@ def broadcast(x: Any, root: int = 0, group: Group | None = None) -> Any:
 
 
 def barrier(group: Group | None = None) -> None:
-    """Return when every rank is here.
+    """Wait until every rank has called this.
 
     Raises:
         RankFailedError: another rank ended, or did not come within the timeout.

@@ -354,7 +354,7 @@ class _Pass:
             start += size
 
     def result(self, t: Tensor) -> Tensor | None:
-        """Return the gradient of a parameter; None where no rank has any."""
+        """Return the gradient of a parameter; None if no rank has any."""
         if not self._is_complete:
             delayed = self.delayed()
             if delayed:
@@ -386,5 +386,5 @@ class _Future:
         self._tensor = t
 
     def get(self) -> Tensor | None:
-        """Return the gradient, or None where no rank reached the parameter."""
+        """Return the gradient, or None if no rank reached the parameter."""
         return self._found.result(self._tensor)

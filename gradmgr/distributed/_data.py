@@ -33,7 +33,7 @@ def bcast_parameters(
         group: which ranks; None for all.
 
     Raises:
-        TypeError: an element is no Tensor.
+        TypeError: an element is not a Tensor.
         ValueError: there is no such root.
         DistributedError: on every rank, where they gave different tensors; which, is said. Nothing has changed.
         RankFailedError: another rank ended, or did not come within the timeout.
@@ -126,9 +126,9 @@ def save(obj: Any, f: str | os.PathLike[str], *, group: Group | None = None) -> 
 
 
 class DistributedSampler:
-    """Which elements of a data set are this rank's, in which order; as torch's.
+    """The indices of a data set that this rank processes, in order; as torch's `DistributedSampler`.
 
-    All ranks have equally many: where the number of ranks does not divide the length, the first elements (of the
+    All ranks have the same number: where the number of ranks does not divide the length, the first elements (of the
     shuffled order) come again, or, with `drop_last`, the last ones are left out. The order of an epoch follows from
     `seed` and the epoch's number alone, so that all ranks find the same, and a resumed run too.
 
@@ -136,13 +136,13 @@ class DistributedSampler:
         dataset: anything with a length, or the length.
         num_replicas: how many parts; None: the ranks of the group.
         rank: which part; None: this rank of the group.
-        shuffle: whether to mix the order, otherwise in each epoch.
-        seed: of the mixing; the same on all ranks.
+        shuffle: whether to shuffle, in another order in each epoch.
+        seed: of the shuffling; the same on all ranks.
         drop_last: whether to leave elements out instead of repeating some.
         group: which ranks; None for all.
 
     Raises:
-        ValueError: `rank` is none of the parts, the length or the seed is negative.
+        ValueError: `rank` is out of range, or the length or the seed is negative.
 
     >>> from gradmgr.distributed import DistributedSampler
     >>> sampler = DistributedSampler(10, num_replicas=4, rank=1, shuffle=False)

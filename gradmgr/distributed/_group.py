@@ -15,10 +15,10 @@ def named(ranks: Sequence[int]) -> str:
 
 
 class Group:
-    """Some of the ranks, and their collectives.
+    """A group of ranks, with its collectives.
 
-    `rank` is this process's place among them (-1 where it is not one of them), `size` their number and `ranks`
-    what they are called in the whole world.
+    `rank` is this process's rank in the group (-1 if it is not a member), `size` the number of its ranks, and `ranks`
+    their numbers among all ranks.
 
     >>> from gradmgr import distributed
     >>> distributed.init()

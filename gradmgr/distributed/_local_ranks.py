@@ -52,7 +52,7 @@ class LocalRanks:
         return {}
 
     def describe(self, rank: int) -> str | None:
-        """Return what a rank does; None where it is not known."""
+        """Return what a rank does; None if it is not known."""
         return None
 
     def leave(self) -> None:
@@ -185,7 +185,7 @@ def join(timeout: float) -> LocalRanks:
 
 
 def _launch() -> _Launch | None:
-    """Return what the launcher says; None where the program was started by hand."""
+    """Return what the launcher says; None if the program was started by hand."""
     for variables in _VARIABLES:
         rank, size, local_rank, local_size = map(_number, variables)
         if rank is None or size is None:
@@ -239,7 +239,7 @@ def _parent(process: int) -> int:
 
 
 def _try_to_join(launch: _Launch, timeout: float) -> MonitoredRanks | None:
-    """Connect to the monitor; None where that did not work this time."""
+    """Connect to the monitor; None if that did not work this time."""
     # A name in Linux's abstract namespace, which needs no file; the same for all ranks of a launcher here.
     began = _monitor.process_fields(launch.launchers[0])[19:20]
     name = f"\0gradmgr.distributed {os.getuid()} {launch.launchers[0]} {''.join(began)} {launch.size}"

@@ -1,7 +1,7 @@
 """The monitor: a process beside the ranks of one machine, which reports a rank that ends too early.
 
 It is a process of its own because a launcher may end all ranks the moment that one dies (MPICH's does, by SIGKILL),
-and because a rank inside of MPI_Init runs no Python. The first rank that calls `init` starts this file as a program,
+and because a rank inside MPI_Init runs no Python. The first rank that calls `init` starts this file as a program,
 so it imports the standard library alone. Each rank connects to it by a Unix socket and sends its standard error and,
 under MPICH's launcher, a copy of its connection to that launcher. While a copy is open, the launcher does not notice a
 rank that left without MPI_Finalize: the others can report it, save what they have, and end the job by a status not 0.
@@ -129,7 +129,7 @@ class Board:
 
 
 def process_fields(process: int) -> list[str]:
-    """Return the fields of /proc/PID/stat from the third on: the state, the parent, ...; none where there is none."""
+    """Return the fields of /proc/PID/stat from the third on: the state, the parent, ...; none if there is none."""
     try:
         return Path(f"/proc/{process}/stat").read_text(errors="replace").rpartition(")")[2].split()
     except OSError:
@@ -146,7 +146,7 @@ def memory_files(process: int) -> list[str]:
 
 
 def exit_status(handle: int, process: int) -> int | None:
-    """Return the status of a process that has ended, as `os.waitpid` has it; None where it is not known.
+    """Return the status of a process that has ended, as `os.waitpid` has it; None if it is not known.
 
     /proc shows it until the parent of the process has asked for it; from then on Linux 6.15 and later give it to
     a process that has a file descriptor of it.
@@ -437,7 +437,7 @@ class _Monitor:
         self._timers[self._check_starting] = min(now + wait, first.began + first.timeout)
 
     def _missing(self, one: _Rank) -> dict[int, int | None]:
-        """Return the local ranks that have not called `init`, with their processes; None where it has ended."""
+        """Return the local ranks that have not called `init`, with their processes; None if it has ended."""
         if one.local_size is None:
             return {}
         missing: dict[int, int | None] = dict.fromkeys(range(one.local_size))

@@ -1,7 +1,7 @@
 """Ranks connected by MPI, which carries NumPy arrays.
 
 Every collective begins with an agreement: a digest of the operation that each rank calls is reduced to its least
-and greatest value, on a communicator of its own. Only when both are the same are the arrays themselves transferred.
+and greatest value, on its own communicator. Only when both are the same are the arrays themselves transferred.
 Ranks that call different operations, or in another order, find out there, all of them, and none waits in a collective
 that no other rank is in. Operations are posted in the order of the calls, the same on all ranks.
 """

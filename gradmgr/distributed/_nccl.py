@@ -1,6 +1,6 @@
 """NCCL: arrays of GPUs go from GPU to GPU; agreements and texts still go over MPI.
 
-NCCL's operations run on a stream of their own, behind what the user's stream had to do at the call. The host
+NCCL's operations run on their own stream, behind what the user's stream had to do at the call. The host
 waits for their end: a rank that fails would leave the others' GPUs waiting, and there only the host can tell.
 """
 

@@ -124,7 +124,7 @@ class _Future:
         self.content = content
 
     def get(self) -> Tensor | None:
-        """Return the gradient; None where no rank reached the table."""
+        """Return the gradient; None if no rank reached the table."""
         return None if self.content is None else row_sparse(self.content)
 
 

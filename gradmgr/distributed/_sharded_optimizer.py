@@ -47,7 +47,7 @@ class ZeroRedundancyOptimizer(Optimizer):
         **defaults: its options.
 
     Raises:
-        TypeError: `optimizer_class` is no class of optimisers, or has no such option; or it is LBFGS, which does not
+        TypeError: `optimizer_class` is not a class of optimisers, or has no such option; or it is LBFGS, which does not
             treat each number by itself, or SparseAdam, which takes gradients of rows.
         ValueError: an option is out of range; or it is `differentiable=True`.
         DistributedError: in `step`: the ranks have different parameters or options, or a gradient where others have

@@ -54,7 +54,7 @@ class SharedMemory:
 
     @staticmethod
     def allocate(mpi: Any, comm: Any) -> SharedMemory | None:
-        """Return new memory, or None where not all ranks are on one machine; all of them must come here."""
+        """Return new memory, or None if not all ranks are on one machine; all of them must come here."""
         size = comm.Get_size()
         here = comm.Split_type(mpi.COMM_TYPE_SHARED)
         is_one_machine = here.Get_size() == size > 1
@@ -93,7 +93,7 @@ class SharedMemory:
     # ------------------------------------------------------------ agreements
 
     def is_idle(self) -> bool:
-        """Return whether nothing is under way that this rank must go on with."""
+        """Return whether nothing is in progress that this rank must go on with."""
         return not (self._unposted or self._reductions)
 
     def agree(self, digest: int) -> Agreement:
@@ -232,7 +232,7 @@ class Agreement:
         self._memory = memory
         self.number = number
         self._digest = digest
-        self.is_unanimous: bool | None = None  # None while it is under way
+        self.is_unanimous: bool | None = None  # None while it is in progress
 
     def Test(self) -> bool:  # noqa: N802  # as MPI's requests have it
         if self.is_unanimous is None:

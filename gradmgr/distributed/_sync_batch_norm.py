@@ -49,7 +49,7 @@ class SyncBatchNorm(BatchNorm):
         bias: whether to shift, where `affine`.
 
     Raises:
-        TypeError: process_group is no Group.
+        TypeError: process_group is not a Group.
         ShapeError: in a call, there is only one value per channel on all ranks together; or as BatchNorm.
         DistributedError: in a call, the ranks did not do the same.
         RankFailedError: in a call or in backward, another rank ended, or did not come in time.

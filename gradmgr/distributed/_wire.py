@@ -22,7 +22,7 @@ def described(array: Any, operation: str, more: str = "") -> tuple[str, str, tup
 
 
 def check_plain(array: Any, operation: str, *, written: bool) -> None:
-    """Raise for an array that cannot be transferred as it lies in memory."""
+    """Raise for an array that cannot be transferred as it is laid out in memory."""
     if not array.flags.c_contiguous:
         raise ValueError(
             f"{operation} carries contiguous arrays; found strides {array.strides} and shape {array.shape}"

@@ -293,7 +293,7 @@ def new_group(ranks: Iterable[int]) -> Group:
         What other functions take as `group`. In it, ranks count from 0.
 
     Raises:
-        TypeError: a rank is no integer.
+        TypeError: a rank is not an integer.
         ValueError: a rank is there twice, or there is none of that number.
         DistributedError: the ranks did not name the same.
 

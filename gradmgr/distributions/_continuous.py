@@ -315,7 +315,7 @@ class StudentT(Distribution):
         is_above = raw(z) > 0
         lower = gnp.where(is_above, -z, z)
         length = gnp.sqrt(df + lower * lower)
-        # A symmetric beta variable in the place of z, (1 + z / length) / 2; so written, small ones are not rounded off.
+        # A symmetric beta variable in place of z, (1 + z / length) / 2; so written, small ones are not rounded off.
         tail = special.betainc(df / 2, df / 2, df / (2 * length * (length - lower)))
         return gnp.where(is_above, 1 - tail, tail)
 

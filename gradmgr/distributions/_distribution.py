@@ -112,7 +112,7 @@ class Distribution:
 
     Parameters are kept as they are given, and read when something is computed, so that a manager which tracks one gets
     its gradient. Results have the dtype of the arrays and Tensors among parameters and values: Python numbers and
-    integers take that dtype, which is float64 where there are none. They are Tensors where a parameter or value is one;
+    integers take that dtype, which is float64 if there are none. They are Tensors where a parameter or value is one;
     of numbers and plain arrays alone they may be NumPy's.
 
     Attributes:
@@ -133,7 +133,7 @@ class Distribution:
     arg_constraints: ClassVar[Mapping[str, Constraint]] = MappingProxyType({})
     # What the constructor asks of a parameter where that is less, as of weights whose sum need not be 1.
     _requirements: ClassVar[Mapping[str, Constraint]] = MappingProxyType({})
-    # An element at which the density is computed in place of those outside of the support; None where none is needed.
+    # An element at which the density is computed in place of those outside of the support; None if none is needed.
     _inner: ClassVar[float | None] = None
     _support: ClassVar[Constraint]
 
@@ -248,7 +248,7 @@ class Distribution:
     # ------------------------------------------------------------ for the user
 
     def log_prob(self, value: Any) -> Any:
-        """Return the logarithm of the density, or of the probability, at a value; -inf where there is none, NaN at NaN.
+        """Return the logarithm of the density, or of the probability, at a value; -inf if there is none, NaN at NaN.
 
         Args:
             value: numbers of shape (..., *event_shape); the leading axes broadcast with `batch_shape`.

@@ -171,7 +171,7 @@ class TransformedDistribution(Distribution):
         self.base_dist, self._batch_shape = self.base_dist.expand(shape), shape
 
     def log_prob(self, value: Any) -> Any:
-        """Return log_prob of the base at the inverse, less the logarithms of the slopes; -inf where there is none."""
+        """Return log_prob of the base at the inverse, less the logarithms of the slopes; -inf if there is none."""
         y = parameter_of(value, "value", f"{type(self).__name__}.log_prob")
         y = in_dtype(y, self._dtype_with(y))
         axes = len(self.event_shape)

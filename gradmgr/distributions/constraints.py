@@ -116,7 +116,7 @@ class Tested(Constraint):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Bounded(Constraint):
-    """Numbers between bounds, each a number, an array, a Tensor, or None where there is none.
+    """Numbers between bounds, each a number, an array, a Tensor, or None if there is none.
 
     Attributes:
         lower_bound: the bound below.

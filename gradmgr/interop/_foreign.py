@@ -1,7 +1,7 @@
 """A function of another library as one operation of gradmgr, whatever the library.
 
 Its values, pullback, and the functions that compute its derivatives come from the library; an operation of the same
-kind computes those derivatives, so that they have derivatives of their own.
+kind computes those derivatives, so that they have their own derivatives.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class _Call:
 
 
 class _Operation(Function):
-    """What records a call: apply(call, *arrays); each function has a class of its own."""
+    """What records a call: apply(call, *arrays); each function has its own class."""
 
     @staticmethod
     def forward(ctx: Any, call: _Call, *xs: Any) -> Any:

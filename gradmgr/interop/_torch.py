@@ -179,7 +179,7 @@ class _TorchCall:
 
     def backward(self, tensors: Sequence[Any], carrier: Any, gs: Sequence[Any]) -> list[Any]:
         """Return a gradient, or None, for each argument, recorded by torch where it asks for that."""
-        recorded = getattr(carrier, "recorded", None)  # None where hooks on saved tensors made another one of it
+        recorded = getattr(carrier, "recorded", None)  # None if hooks on saved tensors made another one of it
         gs = self._differentiable(gs)
         found: list[Any] = [None] * len(tensors)
         if recorded is None or self._torch.is_grad_enabled():

@@ -70,7 +70,7 @@ def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
 
     Raises:
         ValueError: the name is none of these.
-        TypeError: the slope is no number.
+        TypeError: the slope is not a number.
 
     >>> from gradmgr import nn
     >>> round(nn.init.calculate_gain("relu"), 4)

@@ -16,7 +16,7 @@ from gradmgr.ops.shape import ravel
 
 __array_api_version__ = "2024.12"
 
-# The editions this namespace serves: each newer one only added to the one before.
+# The editions this namespace serves: each newer only one added to the one before.
 VERSIONS = ("2021.12", "2022.12", "2023.12", "2024.12")
 
 _KINDS = MappingProxyType(

@@ -51,7 +51,7 @@ class _Backend:
 def register_einops() -> None:
     """Let `einops.rearrange`, `reduce`, `repeat`, `einsum`, `pack` and `unpack` take Tensors, differentiably.
 
-    Once in a program is enough; again does nothing. The functions of `einops.array_api` take Tensors without it.
+    Calling it once is enough; further calls do nothing. The functions of `einops.array_api` take Tensors without it.
 
     Raises:
         ImportError: einops is not installed.

@@ -174,7 +174,7 @@ def _conditions(x: Any, condlist: Any) -> list[Any]:
 class vectorize(np.vectorize):  # noqa: N801  # NumPy's name
     """Apply a Python function element by element as `numpy.vectorize`, through which gradients flow.
 
-    Where any argument holds a Tensor the function is called with 0-d Tensors in the place of its
+    Where any argument holds a Tensor the function is called with 0-d Tensors in place of its
     elements (with a `signature`, Tensors of the core axes), once for each, and the results are
     stacked. What is not a Tensor arrives as Python numbers, as from NumPy's.
 

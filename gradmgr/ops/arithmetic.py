@@ -264,7 +264,7 @@ def _length_of_many(x: Any) -> Any:
 
 
 def _square_and_1(x: Any) -> Any:
-    """Return x^2 + 1; None where it overflows."""
+    """Return x^2 + 1; None if it overflows."""
     with np.errstate(over="ignore", under="ignore"):
         square = x * x + 1
     return None if libraries.may_hold(np.isinf(raw(square))) else square

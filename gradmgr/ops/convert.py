@@ -150,7 +150,7 @@ def astype(x: Any, dtype: Any, /, *, copy: bool = True, device: str | None = Non
 
 
 def copy(a: Any, order: str = "K", subok: bool = False) -> Any:
-    """Copy into memory of its own as `numpy.copy`; gradients flow through."""
+    """Copy into its own memory as `numpy.copy`; gradients flow through."""
     if subok and not holds_tensor(a):
         return np.copy(a, order, subok)  # type: ignore[call-overload]  # a string NumPy checks
     a = lift(a)

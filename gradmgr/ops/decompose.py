@@ -261,14 +261,14 @@ def _unused_vectors(s: Any, gs: Any, *g_vectors: Any) -> Any:
 def _undetermined(zero: Any, idle: Any, numerator: Any, scales: tuple[Any, ...] | None) -> Any:
     """Return a mask of what reverse mode divides by 0 though the result depends on it.
 
-    The mask is None where nothing is divided by 0.
+    The mask is None if nothing is divided by 0.
 
     Args:
         zero: a mask of where the divisor is 0, or None.
         idle: a mask, that broadcasts, of where nothing received a cotangent.
         numerator: what is to divide.
         scales: the numerator's size before anything in it cancelled is the sum of the largest elements of these;
-            None where the values were used.
+            None if the values were used.
     """
     if zero is None:
         return None

@@ -49,7 +49,7 @@ def _adjoint_of_inverse(a: Any, factor: lapack.LU | None) -> Any:
 
 
 def _inverse_adjoint(a: Any, regular: bool, factor: lapack.LU | None, limit: float) -> Any:
-    """Return A^-H, or None where a matrix of the stack has a condition number above eps^-limit."""
+    """Return A^-H, or None if a matrix of the stack has a condition number above eps^-limit."""
     if not regular:
         return None
     try:

@@ -1,4 +1,4 @@
-"""Maximum and minimum of two arrays, clip, and numbers in the place of NaN and infinities."""
+"""Maximum and minimum of two arrays, clip, and numbers in place of NaN and infinities."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def _clipped(a: Any, min: Any = None, max: Any = None) -> Any:
     return wrap(np.clip(raw(a), raw(min), raw(max)))
 
 
-# ---------------------------------------------------------------- numbers in the place of NaN and infinities
+# ---------------------------------------------------------------- numbers in place of NaN and infinities
 
 
 def _where_finite(t: Any, x: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Histograms: constants, but for the weights, into which gradients flow."""
+"""Histograms: constants, except for the weights, into which gradients flow."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def _as_histogram(counts: Any, samples: list[Any], edges: Any, density: Any, wei
 
 
 def histogram(a: Any, bins: Any = 10, range: Any = None, density: bool | None = None, weights: Any = None) -> Any:
-    """Count as `numpy.histogram`: a constant, but for the weights, into which gradients flow."""
+    """Count as `numpy.histogram`: a constant, except for the weights, into which gradients flow."""
     if is_plain(a, bins, range, weights):
         return _untyped.histogram(a, bins, range, density=density, weights=weights)
     weights = lift(weights) if holds_tensor(weights) else weights
@@ -98,7 +98,7 @@ def histogram(a: Any, bins: Any = 10, range: Any = None, density: bool | None = 
 def histogram2d(
     x: Any, y: Any, bins: Any = 10, range: Any = None, density: bool | None = None, weights: Any = None
 ) -> Any:
-    """Count as `numpy.histogram2d`: a constant, but for the weights, into which gradients flow."""
+    """Count as `numpy.histogram2d`: a constant, except for the weights, into which gradients flow."""
     if is_plain(x, y, bins, range, weights):
         return np.histogram2d(x, y, bins, range, density=density, weights=weights)
     weights = lift(weights) if holds_tensor(weights) else weights
@@ -115,7 +115,7 @@ def histogram2d(
 def histogramdd(
     sample: Any, bins: Any = 10, range: Any = None, density: bool | None = None, weights: Any = None
 ) -> Any:
-    """Count as `numpy.histogramdd`: a constant, but for the weights, into which gradients flow."""
+    """Count as `numpy.histogramdd`: a constant, except for the weights, into which gradients flow."""
     if is_plain(sample, bins, range, weights):
         return np.histogramdd(sample, bins, range, density=density, weights=weights)
     weights = lift(weights) if holds_tensor(weights) else weights

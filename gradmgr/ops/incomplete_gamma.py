@@ -85,7 +85,7 @@ _tail_integral: Function = custom(
 
 
 def _relative_slope(a: Any, w: Any) -> Any:
-    """Return dP/da over p: how much w changes with a where P is held, but for the sign."""
+    """Return dP/da over p: how much w changes with a where P is held, except for the sign."""
     is_upper = raw(w) > np.log(raw(a))
     total = _tail_integral(a, w, is_upper, 1) + (w - digamma(a)) * _tail_integral(a, w, is_upper, 0)
     return choose(is_upper, -total, total)

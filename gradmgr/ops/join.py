@@ -200,7 +200,7 @@ def _empty_with_strides(shape: tuple[int, ...], dtype: Any, strides: tuple[int, 
 
 
 def _gather_gradients(parts: list[Any], shape: tuple[int, ...], dtype: Any, strides: Any) -> Any:
-    """Return gradients of the pieces as one, None where there is none."""
+    """Return gradients of the pieces as one, None if there is none."""
     if all(part is None or part.__class__ is np.ndarray for part in parts):
         whole = _empty_with_strides(shape, dtype, strides)
         for k, part in enumerate(parts):

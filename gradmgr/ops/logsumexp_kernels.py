@@ -66,7 +66,7 @@ def slope(g: Any, x: Any, out: Any, axes: Axes) -> Any:
 
 
 def native_value(x: Any, axes: Axes, keepdims: bool) -> Any:
-    """Return log(sum(exp(x))) along axes by a kernel in C; None where there is none or it is not for such an array."""
+    """Return log(sum(exp(x))) along axes by a kernel in C; None if there is none or it is not for such an array."""
     kernel = native_kernels.find("logsumexp", x)
     lengths = None if kernel is None else _lengths_for_kernel(x, axes)
     if lengths is None:
@@ -93,7 +93,7 @@ def native_slope(g: Any, x: Any, out: Any, axes: Axes) -> Any:
 
 
 def _lengths_for_kernel(x: Any, axes: Axes) -> tuple[int, int, int] | None:
-    """Return the three lengths of an array for the kernel in C, None where it is not for that one."""
+    """Return the three lengths of an array for the kernel in C, None if it is not for that one."""
     lengths = _three_lengths(x, axes) if axes else None
     return lengths if lengths is not None and lengths[1] >= _FOR_KERNEL else None
 
@@ -123,7 +123,7 @@ def _reduce_small(x: Any, axes: Axes) -> Any:
 
 
 def _finite_maximum(x: Any, axes: Axes) -> tuple[Any, bool]:
-    """Return the largest along axes, 0 in the place of what is not finite, and whether all are."""
+    """Return the largest along axes, 0 in place of what is not finite, and whether all are."""
     top = _maximum(x, axis=axes, keepdims=True)
     if _all(np.isfinite(top), axis=None):
         return top, True
@@ -134,7 +134,7 @@ def _finite_maximum(x: Any, axes: Axes) -> tuple[Any, bool]:
 
 
 def _as_three_axes(x: Any, axes: Axes) -> Any:
-    """Return x as three axes of which the one in the middle is summed over; None where that takes a copy."""
+    """Return x as three axes of which the one in the middle is summed over; None if that takes a copy."""
     lengths = _three_lengths(x, axes) if x.flags.c_contiguous else None
     return None if lengths is None else x.reshape(lengths)
 
@@ -153,7 +153,7 @@ def _is_tall(x: Any) -> bool:
 
 
 def _parts(x: Any) -> list[slice]:
-    """Cut the rows; the columns where there is one row."""
+    """Cut the rows; the columns if there is one row."""
     rows, _, columns = x.shape
     return blocks.blocks(rows if rows > 1 else columns, x.nbytes, _BLOCK)
 

@@ -46,7 +46,7 @@ from gradmgr.ops.where import choose
 
 
 def nan_mask(values: Any) -> Any:
-    """Return a mask of the NaN in a plain array; None where its dtype has none."""
+    """Return a mask of the NaN in a plain array; None if its dtype has none."""
     return np.isnan(values) if libraries.is_differentiable(values.dtype) else None
 
 

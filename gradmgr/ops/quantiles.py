@@ -199,7 +199,7 @@ _METHODS = (*_PLOTTING_POSITIONS, *_ONE_RANK, *_HALVES)
 
 
 def _ranks(method: str, n: Any, q: Any) -> tuple[Any, Any]:
-    """Return the ranks, from 0, and the weight of each element's upper neighbour, None where it has none."""
+    """Return the ranks, from 0, and the weight of each element's upper neighbour, None if it has none."""
     if method in _ONE_RANK:
         return _ONE_RANK[method](n, raw(q)), None
     if method in _HALVES:

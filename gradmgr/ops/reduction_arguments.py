@@ -22,7 +22,7 @@ from gradmgr.ops.where import choose
 Axes = tuple[int, ...]
 # The common dtypes, for which there are fast paths.
 COMMON = (libraries.F4, libraries.F8)
-# Up to so many elements a broadcast gradient has memory of its own.
+# Up to so many elements a broadcast gradient has its own memory.
 FEW = 4096
 
 # ---------------------------------------------------------------- axes and shapes
@@ -138,7 +138,7 @@ def read_keepdims(keepdims: Any) -> bool:
 
 
 def read_where(where: Any, a: Any, name: str) -> Any:
-    """Read where=: None where every element takes part, else a plain mask."""
+    """Read where=: None if every element takes part, else a plain mask."""
     return None if where is True or where is NOT_GIVEN else mask_of(where, a, name)
 
 

@@ -245,7 +245,7 @@ def log_in_two(totals: Any) -> tuple[Any, Any]:
 
 
 def _log_softmax_of_rows(whole: Any, x: Any) -> Any:
-    """Return None where the largest number of each row is to be taken away first."""
+    """Return None if the largest number of each row is to be taken away first."""
     made, outs = _empty_like_rows(whole, x)
     bad: list[slice] = []
 

@@ -39,7 +39,7 @@ class Pattern:
     Attributes:
         library: scipy.sparse, or cupyx.scipy.sparse.
         shape: of the matrix.
-        given: the matrix, with values of its own.
+        given: the matrix, with its own values.
     """
 
     def __init__(self, library: Any, given: Any) -> None:

@@ -1,6 +1,6 @@
 """The methods of ufuncs, such as `add.reduce`; products of stacks of matrices and vectors.
 
-A method uses the reduction that computes the same where there is one; else it calls the function
+A method uses the reduction that computes the same if there is one; else it calls the function
 on slices along the axis. What NumPy would refuse is found by asking NumPy: the same
 call on an array of ones, of length 1 where the Tensor's is longer.
 """

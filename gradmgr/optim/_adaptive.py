@@ -43,7 +43,7 @@ class Adadelta(Optimizer):
         eps: added to both running means under the root.
         weight_decay: this multiple of the parameter is added to its gradient.
         maximize: step along the gradient instead of against it.
-        differentiable: record a step inside of a recording; see `Optimizer`.
+        differentiable: record a step inside a recording; see `Optimizer`.
 
     Raises:
         TypeError, ValueError: see `Optimizer`.
@@ -108,7 +108,7 @@ class Adamax(Optimizer):
         eps: added to the absolute value of the gradient.
         weight_decay: this multiple of the parameter is added to its gradient.
         maximize: step along the gradient instead of against it.
-        differentiable: record a step inside of a recording; see `Optimizer`.
+        differentiable: record a step inside a recording; see `Optimizer`.
 
     Raises:
         TypeError, ValueError: see `Optimizer`.
@@ -169,7 +169,7 @@ class NAdam(Optimizer):
 
     Dozat: Incorporating Nesterov Momentum into Adam (2016). The momentum at step n is
     `betas[0] * (1 - 0.96 ** (n * momentum_decay) / 2)`. The product of the momenta of all steps so far is computed from
-    the present options; torch keeps it, which differs where these options change in the course of a training.
+    the present options; torch keeps it, which differs where these options change during training.
 
     Args:
         params: see `Optimizer`.
@@ -180,7 +180,7 @@ class NAdam(Optimizer):
         momentum_decay: how fast the momentum grows.
         decoupled_weight_decay: shrink the parameter by lr * weight_decay instead, as AdamW does.
         maximize: step along the gradient instead of against it.
-        differentiable: record a step inside of a recording; see `Optimizer`.
+        differentiable: record a step inside a recording; see `Optimizer`.
 
     Raises:
         TypeError, ValueError: see `Optimizer`.
@@ -248,7 +248,7 @@ class RAdam(Optimizer):
         weight_decay: this multiple of the parameter is added to its gradient.
         decoupled_weight_decay: shrink the parameter by lr * weight_decay instead, as AdamW does.
         maximize: step along the gradient instead of against it.
-        differentiable: record a step inside of a recording; see `Optimizer`.
+        differentiable: record a step inside a recording; see `Optimizer`.
 
     Raises:
         TypeError, ValueError: see `Optimizer`.

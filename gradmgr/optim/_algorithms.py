@@ -69,7 +69,7 @@ class SGD(Optimizer):
         weight_decay: this multiple of the parameter is added to its gradient.
         nesterov: use Nesterov momentum; needs a momentum above 0 and a dampening of 0.
         maximize: step along the gradient instead of against it.
-        differentiable: record a step inside of a recording; see `Optimizer`.
+        differentiable: record a step inside a recording; see `Optimizer`.
 
     Raises:
         TypeError, ValueError: see `Optimizer`.
@@ -214,7 +214,7 @@ class Adam(Optimizer):
         weight_decay: this multiple of the parameter is added to its gradient; AdamW decays apart from it.
         amsgrad: use the largest running mean square so far.
         maximize: step along the gradient instead of against it.
-        differentiable: record a step inside of a recording; see `Optimizer`.
+        differentiable: record a step inside a recording; see `Optimizer`.
 
     Raises:
         TypeError, ValueError: see `Optimizer`.
@@ -281,7 +281,7 @@ class AdamW(Adam):
         weight_decay: each step multiplies the parameter by 1 - lr * weight_decay.
         amsgrad: use the largest running mean square so far.
         maximize: step along the gradient instead of against it.
-        differentiable: record a step inside of a recording; see `Optimizer`.
+        differentiable: record a step inside a recording; see `Optimizer`.
 
     Raises:
         TypeError, ValueError: see `Optimizer`.
@@ -424,7 +424,7 @@ class RMSprop(Optimizer):
         momentum: the factor of the momentum buffer at each step; with 0 there is none.
         centered: divide by the square root of the variance instead of the mean square.
         maximize: step along the gradient instead of against it.
-        differentiable: record a step inside of a recording; see `Optimizer`.
+        differentiable: record a step inside a recording; see `Optimizer`.
 
     Raises:
         TypeError, ValueError: see `Optimizer`.
@@ -490,7 +490,7 @@ class Adagrad(Optimizer):
         initial_accumulator_value: the initial value of the sum.
         eps: added to the divisor, the square root.
         maximize: step along the gradient instead of against it.
-        differentiable: record a step inside of a recording; see `Optimizer`.
+        differentiable: record a step inside a recording; see `Optimizer`.
 
     Raises:
         TypeError, ValueError: see `Optimizer`.
@@ -557,7 +557,7 @@ class Lion(Optimizer):
         betas: b1 and b2.
         weight_decay: before each step, `p *= 1 - lr * weight_decay`.
         maximize: step along the gradient instead of against it.
-        differentiable: record a step inside of a recording; see `Optimizer`.
+        differentiable: record a step inside a recording; see `Optimizer`.
 
     Raises:
         TypeError, ValueError: see `Optimizer`.

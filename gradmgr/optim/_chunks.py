@@ -98,7 +98,7 @@ class Plan:
         rows: RowUse = "refuse",
     ) -> None:
         self.compute, self.source, self.kernel = update
-        # The constants that are the same at each step. What is no number fails here, before anything is changed.
+        # The constants that are the same at each step. What is not a number fails here, before anything is changed.
         self.constants = [*map(number, (decay, shrink, *constants))]
         self.decays = is_used(self.constants[0])  # whether this multiple of the parameter is added to its gradient
         self.shrinks = is_used(self.constants[1], 1)  # whether the parameter is first multiplied by this
@@ -402,7 +402,7 @@ class Chunk:
         # By name and number of the parameter, states that a recorded step computed, with the number of that step.
         self.recorded: dict[tuple[str, int], tuple[int, Tensor]] = {}
         self._scratch = scratch
-        # The steps of each parameter but for those that all took together since; and whether all took the same number.
+        # The steps of each parameter except those that all took together since; and whether all took the same number.
         self._steps = [0] * len(params)
         self._common_steps = 0
         self._is_even = True
@@ -459,7 +459,7 @@ class Chunk:
     def next_step(
         self, first: Plan, later: Plan, given: Sequence[Array] | None = None
     ) -> tuple[Sequence[Array], list[Run]]:
-        """Return the array of each parameter's gradient, None where there is none, and the runs of the next step.
+        """Return the array of each parameter's gradient, None if there is none, and the runs of the next step.
 
         There is one run if all parameters have gradients and have taken the same number of steps.
 
@@ -513,7 +513,7 @@ class Chunk:
         return found
 
     def check(self, grads: Sequence[Array]) -> None:
-        """Raise if the array of a gradient, None where there is none, does not fit its parameter.
+        """Raise if the array of a gradient, None if there is none, does not fit its parameter.
 
         Raises:
             ShapeError, RuntimeError: it does not, or the parameter has another shape than before.
@@ -531,7 +531,7 @@ class Chunk:
                 raise errors.ShapeError(f"step(): the gradient of {describe(p)} has shape {g.shape}")
 
     def runs_of(self, grads: Sequence[Any], first: Plan, later: Plan) -> list[Run]:
-        """Return the runs of the next step, where these are the gradients, None where there is none."""
+        """Return the runs of the next step, where these are the gradients, None if there is none."""
         found: list[Run] = []
         for k, g in enumerate(grads):
             if g is None:
@@ -608,7 +608,7 @@ class Chunk:
         Args:
             grads: as `next_step` returned them.
             runs: the same.
-            lanes: to which calls are added that come before the others; each lane may run on a thread of its own.
+            lanes: to which calls are added that come before the others; each lane may run on its own thread.
             machine: makes the calls of the update where it can; the gradients are then contiguous and aligned.
             options: Tensors on which the step depends, besides the parameters.
         """
@@ -715,7 +715,7 @@ class Chunk:
         return True
 
     def _update_by(self, machine: Any, runs: list[Run]) -> Callable[..., Any] | None:
-        """Return one call of a machine that makes those of the update; None where it does not."""
+        """Return one call of a machine that makes those of the update; None if it does not."""
         plan, states = runs[0].plan, len(self.names)
         key = machine, plan.kind, states
         if key in self.updates and runs is self._one_run:
@@ -728,7 +728,7 @@ class Chunk:
         sizes = [high - low for low, high in pairwise(self.offsets)]
         segments = list(self._ends(0, len(self.params)))
         self.updates[key] = machine_update(machine, rule, real_of(self.dtype), sizes, segments, states)
-        if self.updates[key] is not None:  # it has scratch of its own; steps by array calls make theirs each time
+        if self.updates[key] is not None:  # it has its own scratch; steps by array calls make theirs again
             self._prepared = None
             self._scratch.drop_rows()
         return self.updates[key]
@@ -797,7 +797,7 @@ class Chunk:
         if self.xp is np:
             g = rows.for_gradients(p.size)
             joining.append((_concatenate, grads[first:last], None, self._as_gradient(g)))
-        else:  # CuPy's function is written in Python: the gradients are joined now, in memory of their own
+        else:  # CuPy's function is written in Python: the gradients are joined now, in their own memory
             g = self.xp.empty(p.size, rows.dtype)
             self.xp.concatenate(grads[first:last], None, self._as_gradient(g))
         return joining + self._block_calls(plan, constants, p, g, rows, state)

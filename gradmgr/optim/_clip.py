@@ -72,7 +72,7 @@ class Row:
         Args:
             change: returns the calls that change a row of numbers in place.
             row: what `values` returned where that is a copy, which is changed now; else None.
-            lanes: to which calls are added that come before the others; each lane may run on a thread of its own.
+            lanes: to which calls are added that come before the others; each lane may run on its own thread.
         """
         if self.is_packed or is_half(self.grads[0].dtype):
             row = self.values() if row is None else row
@@ -396,7 +396,7 @@ def clip_grad_value_(parameters: Any, clip_value: float | tuple[float, float]) -
         clip_value: the largest absolute value, or the pair of the least and the largest value.
 
     Raises:
-        TypeError: not Tensors, or a bound is no number.
+        TypeError: not Tensors, or a bound is not a number.
         ValueError: clip_value is a sequence of another length, or its bounds are in the wrong order.
 
     >>> import gradmgr

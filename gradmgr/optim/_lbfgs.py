@@ -77,8 +77,8 @@ class LBFGS(Optimizer):
     Args:
         params: see `Optimizer`.
         lr: the factor of a step, or where the line search begins.
-        max_iter: the most iterations of a `step`.
-        max_eval: the most calls of the closure in a `step`; by default 5 / 4 max_iter.
+        max_iter: the maximum number of iterations in a `step`.
+        max_eval: the maximum number of calls of the closure in a `step`; by default 5 / 4 max_iter.
         tolerance_grad: a `step` ends where no number of the gradient is larger.
         tolerance_change: a `step` ends where no parameter, or where the loss, changes by more.
         history_size: how many changes are kept.

@@ -18,7 +18,7 @@ Number = float | Tensor
 
 
 def number(value: Any) -> Any:
-    """Return a Tensor as it is, and anything else as a float; what is no number raises."""
+    """Return a Tensor as it is, and anything else as a float; what is not a number raises."""
     return value if isinstance(value, Tensor) else float(value)
 
 

@@ -179,14 +179,14 @@ class _Plans:
     __slots__ = ("first", "later", "names", "options")
 
     def __init__(self, options: Any, names: tuple[str, ...], first: Plan, later: Plan) -> None:
-        self.options = options  # None where one is mutable, so that a change of it cannot be noticed
+        self.options = options  # None if one is mutable, so that a change of it cannot be noticed
         self.names = names  # of the states kept for each parameter
         self.first = first  # the plan of a parameter's first step
         self.later = later
 
 
 class Optimizer:
-    """The base of all optimisers: parameter groups, and the steps over them.
+    """The base class of all optimisers, with their parameter groups.
 
     Args:
         params: Tensors, (name, Tensor) pairs, or a mapping from names; or a list of groups, each a dict
@@ -199,7 +199,7 @@ class Optimizer:
 
     A step leaves a parameter whose `.grad` is None unchanged: its value, its state and its step count.
 
-    With `differentiable=True`, which most algorithms have, a step inside of a recording is recorded, as a function of
+    With `differentiable=True`, which most algorithms have, a step inside a recording is recorded, as a function of
     the parameters, their gradients, the states, and of options that are Tensors of one number, such as `lr`: what is
     computed of the new parameters has derivatives by all of these. A step that is not recorded has none: a gradient
     that comes to it in a backward pass is an error.

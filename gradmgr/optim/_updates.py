@@ -89,7 +89,7 @@ def machine_update(
     segments: Sequence[tuple[int, int]],
     states: int,
 ) -> Callable[..., Any] | None:
-    """Return a C function that takes a step of a chunk in place; None where the machine cannot make all of its calls.
+    """Return a C function that takes a step of a chunk in place; None if the machine cannot make all of its calls.
 
     Args:
         machine: the machine.
@@ -148,7 +148,7 @@ def _pieces(sizes: Sequence[int], segments: Sequence[tuple[int, int]]) -> list[l
 
 
 def _run_of(made: Capture, machine: Any) -> Callable[..., Any] | None:
-    """Return the C function that makes calls, of the inputs; None where some of them are left to Python."""
+    """Return the C function that makes calls, of the inputs; None if some of them are left to Python."""
     writer = NativeWriter(made, (), machine)
     writer.segments[0].arguments = dict.fromkeys([slot.number for slot in made.inputs])  # in this order
     writer.function()

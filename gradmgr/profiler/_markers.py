@@ -36,7 +36,7 @@ class record_function(Scope):  # noqa: N801  # torch's spelling
         args: a text to be shown with it in a trace.
 
     Raises:
-        TypeError: `name`, or `args`, is no string.
+        TypeError: `name`, or `args`, is not a string.
 
     >>> import gradmgr
     >>> from gradmgr.profiler import profile, record_function

@@ -88,7 +88,7 @@ def _kernel_event(event: Any, pid: int) -> dict[str, Any]:
 
 
 def _flow_events(number: int, pid: int, forward: Any, backward: Any) -> list[dict[str, Any]]:
-    """Return the arrow from an operation to its derivative, with an id of its own: there may be two derivatives."""
+    """Return the arrow from an operation to its derivative, with its own id: there may be two derivatives."""
     link = {"cat": "fwdbwd", "name": "fwdbwd", "id": number, "pid": pid}
     return [
         {**link, "ph": "s", "tid": forward.thread, "ts": forward.time_range.start},

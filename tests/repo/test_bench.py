@@ -119,11 +119,12 @@ def test_network_by_hand_descends_along_the_difference_quotient():
 @EVERY_OPERATION
 def test_rows_of_single_ops_agree(libraries, operation):
     if operation in (operations.PRODUCT, operations.MULTIPLY, operations.EXP):
+        compared = libraries if operation is operations.PRODUCT else libraries[:1]  # JAX takes a second for each row
         rows = [
             atoms.control(operation, 8, NO_TIME),
-            atoms.idle(operation, 8, libraries, NO_TIME, [("NumPy", 2.5)]),
-            atoms.recorded(operation, 8, libraries, NO_TIME, [("NumPy", 3.6)], leaves=True),
-            atoms.recorded(operation, 8, libraries, NO_TIME, [("NumPy", 3.6)], leaves=False),
+            atoms.idle(operation, 8, compared, NO_TIME, [("NumPy", 2.5)]),
+            atoms.recorded(operation, 8, compared, NO_TIME, [("NumPy", 3.6)], leaves=True),
+            atoms.recorded(operation, 8, compared, NO_TIME, [("NumPy", 3.6)], leaves=False),
         ]
         assert [len(row.verdicts) for row in rows] == [0, 1, 1, 1]
         assert {"NumPy µs", "gradmgr"} <= rows[1].cells.keys()

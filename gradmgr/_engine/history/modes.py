@@ -101,7 +101,7 @@ class _Mode(Scope):
         return _Setting(self, None, *self._setting(), _affected_recorders(_modes.get(), current()))
 
     def _latest(self) -> _Setting | None:
-        # None where a generator is finalised in another context than the one it entered in.
+        # None if a generator is finalised in another context than the one it entered in.
         settings = _modes.get()
         if settings and settings[-1].owner is self:  # the usual case, in a third of the time
             return settings[-1]
@@ -285,7 +285,7 @@ class no_grad(_PlainMode):  # noqa: N801  # torch's spelling
 
 
 class enable_grad(_PlainMode):  # noqa: N801  # torch's spelling
-    """Let the managers that `no_grad` stopped record again, in a with block or a decorated function.
+    """Let managers paused by `no_grad` record again, in a with block or a decorated function.
 
     It starts no manager, and does not undo `inference_mode`. It decorates what `no_grad` decorates.
 
@@ -310,7 +310,7 @@ class enable_grad(_PlainMode):  # noqa: N801  # torch's spelling
 
 
 class set_grad_enabled(_Mode):  # noqa: N801  # torch's spelling
-    """Act as `enable_grad` or `no_grad`, as `mode` says: in a with block, a decorated function, or from here on.
+    """Act as `enable_grad` if `mode`, else as `no_grad`: in a with block, a decorated function, or from here on.
 
     Called by itself it takes effect at once, until the end of the enclosing block of a mode, or of the thread
     or task. The end of a with block restores what was in effect before the call. As a decorator it has an
@@ -393,7 +393,7 @@ class set_grad_enabled(_Mode):  # noqa: N801  # torch's spelling
 
 
 class inference_mode(_Mode):  # noqa: N801  # torch's spelling
-    """Stop everything that records: managers and, unlike `no_grad`, tangents too.
+    """Stop all recording: that of managers and, unlike `no_grad`, that of tangents.
 
     A write in place makes its tensor a constant from there on, for every manager and level. `enable_grad`
     inside does not undo it, `inference_mode(False)` does. It decorates what `no_grad` decorates.
@@ -442,7 +442,7 @@ def _check_mode(name: str, mode: Any) -> None:
 
 
 def is_grad_enabled() -> bool:
-    """Tell whether managers record what is computed now; True where no mode is in effect.
+    """Return whether managers record at this point of the program; True if no mode is in effect.
 
     Where a manager is paused for a while, as in the `forward` of a `Function` and in hooks, it is False.
 
@@ -462,7 +462,7 @@ def is_grad_enabled() -> bool:
 
 
 def is_inference_mode_enabled() -> bool:
-    """Tell whether `inference_mode` is in effect.
+    """Return whether `inference_mode` is in effect.
 
     >>> import gradmgr
     >>> with gradmgr.inference_mode():

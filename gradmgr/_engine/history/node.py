@@ -74,7 +74,7 @@ def hook_places(t: Tensor, hook: Hook) -> list[HookPlace]:
 
 
 def hooks_of(tape: Tape, node_id: Any) -> ValueHooks:
-    """Return the hooks of a value of a tape; makes an empty record where there is none."""
+    """Return the hooks of a value of a tape; makes an empty record if there is none."""
     return tape.ensure_annotations().hooks.setdefault(node_id, ValueHooks())
 
 
@@ -121,7 +121,7 @@ class Node:
         self._tape = tape
         self._node_id = node_id
         self._name = name
-        self._has_result_entries = has_result_entries  # whether each result has an entry of its own
+        self._has_result_entries = has_result_entries  # whether each result has its own entry
         self._result_metadata: dict[int, Any] = {}  # shape and dtype, by result, of the tensors it was made for
         self._metadata: dict[Any, Any] | None = None
 
@@ -188,7 +188,7 @@ class Node:
 
         Args:
             fn: takes two tuples: the gradients that go to the distinct tracked operands (an operand that
-                appears twice has one, the sum), and the gradients of the results, None where there is none.
+                appears twice has one, the sum), and the gradients of the results, None if there is none.
                 It returns None, or a tuple that replaces the first, where None stops the gradient.
 
         Returns:
@@ -206,7 +206,7 @@ class Node:
         The hooks of its results' tensors are called first, and `retain_grad` keeps what they returned.
 
         Args:
-            fn: takes a tuple of the gradients of the results, None where there is none. It returns None, or a
+            fn: takes a tuple of the gradients of the results, None if there is none. It returns None, or a
                 tuple that replaces them, where None stops the gradient.
 
         Returns:
@@ -266,7 +266,7 @@ class GradientEdge(NamedTuple):
 
 
 def entry_of(tape: Tape, node_id: Any) -> Entry | None:
-    """Return the entry of a value; None where there is none, or where it was freed."""
+    """Return the entry of a value; None if there is none, or where it was freed."""
     entries, annotations = tape.entries, tape.ensure_annotations()
     for start in (annotations.indexed, 0):  # first the entries that the index does not have yet, then all
         found = _entry_at(entries, annotations.index.get(id(node_id)), node_id)
@@ -338,7 +338,7 @@ def get_gradient_edge(tensor: Tensor) -> GradientEdge:
     It names the value for `gradmgr.grad` without keeping its memory alive.
 
     Raises:
-        TypeError: `tensor` is no Tensor.
+        TypeError: `tensor` is not a Tensor.
         RuntimeError: no manager that records here tracks it.
 
     >>> import gradmgr

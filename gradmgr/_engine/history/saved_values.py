@@ -245,7 +245,7 @@ class _PackingHooks(_BlockObserver):
 
 
 class _HooksDisabled(_BlockObserver):
-    """An observer that does nothing; `saved_tensors_hooks` raises where there is one."""
+    """An observer that does nothing; `saved_tensors_hooks` raises if there is one."""
 
     def __init__(self, message: str) -> None:
         self.message = message

@@ -1,7 +1,7 @@
 """A memory budget for saved values: when it is exceeded, the oldest are moved out and read back in backward.
 
 Every entry of a tape with a budget is packed: it has a placeholder (`_SpilledValue`) for each saved array. Several
-placeholders share one buffer, the memory that their arrays are views of. A buffer is moved as it lies in memory,
+placeholders share one buffer, the memory that their arrays are views of. A buffer is moved as it is laid out in memory,
 and each array is made from it again with its own strides, so that whatever is computed from it has the same
 bits. A buffer that something outside the recording refers to is not moved: that would free nothing.
 
@@ -45,7 +45,7 @@ def parse_bytes(budget: Any) -> int:
 
     Raises:
         TypeError: `budget` is neither.
-        ValueError: it is negative, or the text is no number of bytes.
+        ValueError: it is negative, or the text is not a number of bytes.
     """
     if isinstance(budget, str):
         found = re.fullmatch(_BYTES_PATTERN, budget)
@@ -236,7 +236,7 @@ class _DiskCopy:
 
 
 def _nameless_file(folder: str) -> Any:
-    """Return a new file without a name; None where the system or the folder has no such files.
+    """Return a new file without a name; None if the system or the folder has no such files.
 
     As `tempfile.TemporaryFile` does, but by functions of C alone: an exception that struck between its opening of the
     file and its making of the object would leave it open.
@@ -502,5 +502,5 @@ class Spill(Observer):
 
 
 def spill_of(tape: Any) -> Spill | None:
-    """Return the `Spill` of a tape, None where it has no budget."""
+    """Return the `Spill` of a tape, None if it has no budget."""
     return next((observer for observer in tape.observers if isinstance(observer, Spill)), None)

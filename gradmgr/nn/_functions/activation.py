@@ -254,7 +254,7 @@ def leaky_relu(input: Any, negative_slope: float = 0.01, inplace: bool = False) 
 
     Raises:
         DtypeError: the input is not floating.
-        TypeError: negative_slope is no number.
+        TypeError: negative_slope is not a number.
         ValueError: inplace is True.
 
     >>> import numpy as np
@@ -322,7 +322,7 @@ def elu(input: Any, alpha: float = 1.0, inplace: bool = False) -> Any:
 
     Raises:
         DtypeError: the input is not floating.
-        TypeError: alpha is no number.
+        TypeError: alpha is not a number.
         ValueError: inplace is True.
 
     >>> import numpy as np
@@ -568,7 +568,7 @@ def softplus(input: Any, beta: float = 1.0, threshold: float = 20.0) -> Any:
 
     Raises:
         DtypeError: the input is not floating.
-        TypeError: beta or threshold is no number.
+        TypeError: beta or threshold is not a number.
         ValueError: beta is 0.
 
     >>> import numpy as np

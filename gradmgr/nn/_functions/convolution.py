@@ -613,7 +613,7 @@ def conv2d(
 
     Raises:
         ShapeError: axes, channels, groups or sizes do not fit.
-        TypeError: a size is no integer; a dtype is not floating or complex (DtypeError).
+        TypeError: a size is not an integer; a dtype is not floating or complex (DtypeError).
         ValueError: padding is an unknown word.
 
     >>> import numpy as np
@@ -729,7 +729,7 @@ def conv_transpose2d(
 
     Raises:
         ShapeError: axes, channels, groups or sizes do not fit.
-        TypeError: a size is no integer; a dtype is not floating or complex (DtypeError).
+        TypeError: a size is not an integer; a dtype is not floating or complex (DtypeError).
 
     >>> import numpy as np
     >>> from gradmgr.nn.functional import conv_transpose2d

@@ -51,7 +51,7 @@ def _sum_of_rows(g: Any, places: Any, rows: int) -> Any:
 
 
 def _add_natively(table: Any, places: Any, g: Any) -> bool:
-    """Add rows to those of a table by a kernel of gradmgr-native; return False where there is none for them."""
+    """Add rows to those of a table by a kernel of gradmgr-native; return False if there is none for them."""
     kernel = native_kernels.find("add_rows", g) if len(g) <= _MOST_IN_ORDER else None
     if kernel is None:
         return False

@@ -107,7 +107,7 @@ class _Bags:
 
     Attributes:
         number: how many bags there are.
-        length: how many elements each has; None where they are told by `starts`.
+        length: how many elements each has; None if they are told by `starts`.
         starts: (number,) where each begins.
     """
 

@@ -289,7 +289,7 @@ def _reflected(place: Any, low: float, span: float) -> tuple[Any, Any]:
 
 
 def _find_kernel(name: str, grid: Any, lengths: tuple[int, ...], sampling: _Sampling, *arrays: Any) -> Any:
-    """Return a kernel of gradmgr-native, which counts in 32 bits, and in float32; None where there is none."""
+    """Return a kernel of gradmgr-native, which counts in 32 bits, and in float32; None if there is none."""
     fits = max(lengths) < 1 << 24 and math.prod(lengths) < 1 << 31 and not any(sampling.orders)
     return native_kernels.find(name, grid, *arrays) if fits else None
 

@@ -495,7 +495,7 @@ def _affine_jvps(statistics: int) -> dict[str, Any]:
 
 
 def _declared_of_input(name: str, kernel_name: str) -> Function:
-    """Declare a normalisation by a kernel; where there is none, as in second derivatives, by the rules above."""
+    """Declare a normalisation by a kernel; if there is none, as in second derivatives, by the rules above."""
 
     @libraries.keeps_nothing
     def kernel(x: Any, weight: Any, bias: Any, layout: Layout, eps: float, centred: bool) -> tuple[Any, ...]:
@@ -542,7 +542,7 @@ def _batch_of_input_kernel(x: Any, weight: Any, bias: Any, layout: Layout, eps: 
 
 
 def _batch_slopes(g: Any, weight: Any, x: Any, mean: Any, rstd: Any, layout: Layout) -> Any:
-    """Return the cotangents of x, weight and bias, for that of the result; None where no kernel computes them."""
+    """Return the cotangents of x, weight and bias, for that of the result; None if no kernel computes them."""
     if g[0] is None or g[1] is not None or g[2] is not None or g[3] is not None:
         return None
     return kernels.slopes("norm_channels", g[0], weight, x, mean, rstd, layout, True)

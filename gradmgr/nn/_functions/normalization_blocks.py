@@ -1,6 +1,6 @@
 """Normalisation of NumPy arrays in blocks, and its gradients: the fast path of the ops in `normalization`.
 
-Each block of rows goes through the whole computation while it lies in the processor's cache: no array is allocated but
+Each block of rows goes through the whole computation while it is in the processor's cache: no array is allocated but
 the results.
 """
 

@@ -18,7 +18,7 @@ Array = Any
 
 
 def find(name: str, layout: Layout, *arrays: Array) -> Any:
-    """Return the kernel `name` for arrays, which may be None; None where there is none, or it is not faster."""
+    """Return the kernel `name` for arrays, which may be None; None if there is none, or it is not faster."""
     is_long = name.startswith(("norm_rows", "norm_columns")) or layout.by_weight[2] >= SIZE
     return native_kernels.find(name, *arrays) if is_long else None
 
@@ -52,7 +52,7 @@ class _Images:
 def normalise(
     name: str, x: Array, weight: Array, bias: Array, layout: Layout, eps: float, centred: bool
 ) -> tuple[Array, ...] | None:
-    """Return the result, mean and 1/std, and of channels the variance; None where there is no kernel."""
+    """Return the result, mean and 1/std, and of channels the variance; None if there is no kernel."""
     name = name_for(name, x, layout)
     kernel = find(name, layout, x, weight, bias)
     if kernel is None:
@@ -68,7 +68,7 @@ def normalise(
 def slopes(
     name: str, g: Array, weight: Array, x: Array, mean: Array, rstd: Array, layout: Layout, centred: bool
 ) -> tuple[Array, Array, Array] | None:
-    """Return the cotangents of x, weight and bias, for that of the result; None where there is no kernel."""
+    """Return the cotangents of x, weight and bias, for that of the result; None if there is no kernel."""
     name, weighs = name_for(name, x, layout), weight is not None
     kernel = find(f"{name}_vjp", layout, g, weight, x, mean, rstd)
     if kernel is None:

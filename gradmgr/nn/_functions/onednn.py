@@ -4,7 +4,7 @@ The library is looked for at the first convolution that is large enough, not whe
 does not support or computes more slowly than NumPy, the functions here return None. It computes strictly in float32.
 
 Images are cut into blocks, which depend on shapes alone, and each block is computed by one thread. So results are the
-same for any number of threads, gradmgr.set_num_threads applies, OpenMP never starts threads of its own (after which a
+same for any number of threads, gradmgr.set_num_threads applies, OpenMP never starts its own threads (after which a
 process must not fork), and arrays that are reordered into the library's layouts stay in the processor's cache.
 
 Where gradmgr-native is installed, images are returned with the channels last in memory (`memory_order`), so that from
@@ -333,7 +333,7 @@ class _Job:
 # kernels, which are one matrix product in NumPy.
 _SMALL, _SMALL_POINTWISE = 1 << 16, 1 << 22
 # Channels below which NumPy is faster: those of the images, for their adjoint; and those of images and results in each
-# of several groups, as the library computes 16 at once. For groups of one channel it has kernels of its own.
+# of several groups, as the library computes 16 at once. For groups of one channel it has its own kernels.
 _FEW, _FEW_OF_GROUP = 4, 8
 
 

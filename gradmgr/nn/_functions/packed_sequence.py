@@ -92,7 +92,7 @@ class PackedSequence(_Fields):
     Args:
         data: a Tensor or an array (the sum of all lengths, ...): the rows of all first steps, of all second steps, ...
         batch_sizes: how many sequences have a first step, a second step, ...; kept as an array of int64 on the host.
-        sorted_indices: which of the sequences is the longest, the second longest, ...; None where they are in this
+        sorted_indices: which of the sequences is the longest, the second longest, ...; None if they are in this
             order.
         unsorted_indices: the inverse permutation; by default it is computed from `sorted_indices`.
 
@@ -192,7 +192,7 @@ def _positions(sizes: Integers, order: Integers | None) -> tuple[Integers, Integ
 
 
 def _sorted(counts: Integers, enforce_sorted: bool, asked: str) -> tuple[Integers, Integers | None]:
-    """Return the batch sizes for these lengths, and the order that puts longer ones first, None where they come so.
+    """Return the batch sizes for these lengths, and the order that puts longer ones first, None if they come so.
 
     Raises:
         ValueError: a length is 0, or they are not in order and `enforce_sorted`.

@@ -131,7 +131,7 @@ def _largest_of(runs: Iterator[Any], tap: Any, careful: bool) -> tuple[Any, Any]
 
 
 def _find_kernel(name: str, x: Any, geometry: Geometry) -> Any:
-    """Return a kernel of gradmgr-native, which keeps the number of a tap in a byte; None where there is none."""
+    """Return a kernel of gradmgr-native, which keeps the number of a tap in a byte; None if there is none."""
     return native_kernels.find(name, x) if math.prod(geometry.kernel) <= 256 else None
 
 
@@ -150,7 +150,7 @@ def _size_of_scratch(geometry: Geometry) -> int:
 
 
 def _max_pool_natively(x: Any, geometry: Geometry) -> Any:
-    """Return what `_max_pool` does, by a kernel of gradmgr-native; None where there is none."""
+    """Return what `_max_pool` does, by a kernel of gradmgr-native; None if there is none."""
     kernel = _find_kernel("max_pool2d", x, geometry)
     if kernel is None:
         return None
@@ -229,7 +229,7 @@ def _pick_kernel(x: Any, which: Any, geometry: Geometry) -> Any:
 
 
 def _find_scatter(g: Any, which: Any) -> Any:
-    """Return the kernel that scatters; None where there is none."""
+    """Return the kernel that scatters; None if there is none."""
     fits = libraries.is_numpy(which) and which.dtype == np.uint8 and which.shape == g.shape
     return native_kernels.find("max_pool2d_vjp", g) if fits else None
 
@@ -315,7 +315,7 @@ def _is_whole(geometry: Geometry) -> bool:
 
 
 def _find_kernel_of_means(name: str, x: Any, geometry: Geometry) -> Any:
-    """Return a kernel of gradmgr-native; None where there is none."""
+    """Return a kernel of gradmgr-native; None if there is none."""
     return None if _is_whole(geometry) else native_kernels.find(name, x)
 
 
@@ -581,7 +581,7 @@ def max_pool2d(
 
     Raises:
         ShapeError: axes or sizes do not fit.
-        TypeError: a size is no integer; the dtype is not real floating (DtypeError).
+        TypeError: a size is not an integer; the dtype is not real floating (DtypeError).
 
     >>> import numpy as np
     >>> from gradmgr.nn.functional import max_pool2d
@@ -658,7 +658,7 @@ def avg_pool2d(
 
     Raises:
         ShapeError: axes or sizes do not fit.
-        TypeError: a size is no integer; the dtype is not real floating (DtypeError).
+        TypeError: a size is not an integer; the dtype is not real floating (DtypeError).
         ValueError: divisor_override is 0.
 
     >>> import numpy as np
@@ -693,7 +693,7 @@ def adaptive_avg_pool2d(input: Any, output_size: Any) -> Any:
 
     Raises:
         ShapeError: axes or sizes do not fit.
-        TypeError: a size is no integer; the dtype is not real floating (DtypeError).
+        TypeError: a size is not an integer; the dtype is not real floating (DtypeError).
 
     >>> import numpy as np
     >>> from gradmgr.nn.functional import adaptive_avg_pool2d

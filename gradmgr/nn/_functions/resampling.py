@@ -312,7 +312,7 @@ _resize_adjoint: Function = linear("nn.resize_adjoint", _resize_adjoint_kernel, 
 
 
 def _find_kernel(name: str, x: Any, taps: tuple[Taps | None, ...]) -> Any:
-    """Return a kernel of gradmgr-native; None where there is none, or nothing is to be done."""
+    """Return a kernel of gradmgr-native; None if there is none, or nothing is to be done."""
     return native_kernels.find(name, x) if any(of_axis is not None for of_axis in taps) else None
 
 

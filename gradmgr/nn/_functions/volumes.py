@@ -85,7 +85,7 @@ def conv3d(
 
     Raises:
         ShapeError: axes or sizes do not fit.
-        TypeError: a size is no integer; a dtype is neither floating nor complex (DtypeError).
+        TypeError: a size is not an integer; a dtype is neither floating nor complex (DtypeError).
 
     >>> import numpy as np
     >>> from gradmgr.nn import functional as F
@@ -150,7 +150,7 @@ def conv_transpose3d(
 
     Raises:
         ShapeError: axes or sizes do not fit.
-        TypeError: a size is no integer; a dtype is neither floating nor complex (DtypeError).
+        TypeError: a size is not an integer; a dtype is neither floating nor complex (DtypeError).
 
     >>> import numpy as np
     >>> from gradmgr.nn import functional as F

@@ -243,7 +243,7 @@ class ModuleDict(Module):
         """Add modules by name, and replace those of the same names.
 
         Raises:
-            TypeError, ValueError: one is no Module, or a name is no string, has a dot, or is that of an attribute,
+            TypeError, ValueError: one is no Module, or a name is not a string, has a dot, or is that of an attribute,
                 such as "keys"; nothing is then added.
         """
         new = dict(modules)

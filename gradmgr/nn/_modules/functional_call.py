@@ -22,7 +22,7 @@ def functional_call(
     args: Any = (),
     kwargs: Mapping[str, Any] | None = None,
 ) -> Any:
-    """Call a module with these tensors in the place of its own parameters and buffers.
+    """Call a module with these tensors in place of its own parameters and buffers.
 
     The tensors may be tracked, such as parameters after a step of gradient descent, and gradients flow to them. If the
     call writes to a buffer, as batch norm does, it writes to the tensor given for it. The call runs on a copy of the
@@ -41,7 +41,7 @@ def functional_call(
 
     Raises:
         StateError: a name is not known, a shape does not fit, or one parameter was given two tensors; all are listed.
-        TypeError: a value is no Tensor.
+        TypeError: a value is not a Tensor.
 
     >>> import numpy
     >>> from gradmgr import nn, tensor

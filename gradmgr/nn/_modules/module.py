@@ -60,7 +60,7 @@ _SET_UP = frozenset(("_kinds", "_transient", "_pre_hooks", "_post_hooks", "train
 
 
 def _state_of(module: Module, without: Collection[str] = ()) -> list[Any]:
-    """Return what a call of a module depends on: its attributes, but for those of some names, and hooks."""
+    """Return what a call of a module depends on: its attributes, except for those of some names, and hooks."""
     own = module.__dict__
     values = [value for name, value in own.items() if name not in without] if without else own.values()
     found: list[Any] = [value if value.__class__ in _BY_VALUE else id(value) for value in values]
@@ -240,7 +240,7 @@ class Module:
         """Call `hook(module, grad_input, grad_output)` in each backward, when the gradients of a call are complete.
 
         `grad_input` and `grad_output` are tuples of the gradients by the Tensors among the positional arguments and
-        of those by the results, None for what is no tracked Tensor or has no gradient. A result other than None
+        of those by the results, None for what is not a tracked Tensor or has no gradient. A result other than None
         replaces grad_input: a tuple of as many gradients, or a single one. The hook is called once no more gradients of
         the arguments can come; of a call whose arguments are not tracked, when those of its results are complete.
 
@@ -619,7 +619,7 @@ class Module:
         return self.train(False)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Set `.grad` of every parameter to None, or to zeros where there is one.
+        """Set `.grad` of every parameter to None, or to zeros if there is one.
 
         >>> from gradmgr import GradManager, nn, tensor
         >>> model = nn.Linear(2, 1)

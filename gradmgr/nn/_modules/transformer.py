@@ -87,7 +87,7 @@ class TransformerEncoderLayer(_TransformerLayer):
     Args:
         d_model: features of input and output.
         nhead: heads of the attention, a divisor of d_model.
-        dim_feedforward: features inside of the feed-forward network.
+        dim_feedforward: features inside the feed-forward network.
         dropout: the probability with which numbers are set to 0 in training, in the attention and after each part.
         activation: "relu", "gelu" or a function, of the feed-forward network.
         layer_norm_eps: added to the variance in the norms.
