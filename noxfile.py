@@ -175,7 +175,7 @@ def native(session: nox.Session) -> None:
 # Without it the tests would be skipped.
 IS_FOUND = """
 from gradmgr._arrays.native import found
-from gradmgr._arrays.native_test import check_machine
+from gradmgr._replay.native_test import check_machine
 assert found.get(check_machine) is not None, found.reason
 """
 NATIVE_TESTS = (

@@ -53,8 +53,8 @@ if TYPE_CHECKING:
         profiler,
         serialization,
     )
+    from gradmgr._compile.compiled import compile  # noqa: A004  # torch's name
     from gradmgr._transforms.checkpoint import checkpoint, checkpoint_sequential
-    from gradmgr._transforms.compiled import compile  # noqa: A004  # torch's name
     from gradmgr._transforms.gradcheck import gradcheck, gradgradcheck
     from gradmgr._transforms.promotion import detect_promotion
     from gradmgr.function import Function, custom_op, once_differentiable
@@ -126,7 +126,7 @@ _DEFERRED = MappingProxyType(
     {
         "Function": "function",
         "checkpoint": "_transforms.checkpoint",
-        "compile": "_transforms.compiled",
+        "compile": "_compile.compiled",
         "checkpoint_sequential": "_transforms.checkpoint",
         "custom_op": "function",
         "detect_promotion": "_transforms.promotion",

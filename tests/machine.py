@@ -9,7 +9,7 @@ import pytest
 
 from gradmgr._arrays.capture import Capture
 from gradmgr._arrays.native import found
-from gradmgr._arrays.native_test import check_machine
+from gradmgr._replay.native_test import check_machine
 
 MACHINE = found.get(check_machine)
 needs_machine = pytest.mark.skipif(MACHINE is None, reason=f"needs the machine of native replays: {found.reason}")

@@ -9,8 +9,8 @@ from typing import Any
 
 import gradmgr
 from gradmgr._arrays import native
-from gradmgr._arrays.native_test import check_machine
 from gradmgr._arrays.products import find_products
+from gradmgr._replay.native_test import check_machine
 
 How = Callable[[Callable[..., Any]], Callable[..., Any]]
 

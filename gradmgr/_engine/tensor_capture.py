@@ -28,7 +28,6 @@ from gradmgr._arrays.capture import Capture, Noted, generators_in
 from gradmgr._arrays.captured import CapturedArray, capturing, inner_of, set_capturing
 from gradmgr._arrays.captured_calls import Call, Slot, slots_in
 from gradmgr._arrays.captured_functions import written_by
-from gradmgr._arrays.forwarded_copies import without_copies
 from gradmgr._arrays.gpu import is_on_gpu
 from gradmgr._arrays.table_rows import TableRows
 from gradmgr._engine.captured_slots import array_slot, grad_slot, value_in
@@ -49,6 +48,7 @@ from gradmgr._engine.replay_calls import (
     runs_no_code_of_the_program,
 )
 from gradmgr._engine.tensor import Tensor, wrap
+from gradmgr._replay.forwarded_copies import without_copies
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 

@@ -7,11 +7,11 @@ import types
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from gradmgr._compile.sources import CONTAINERS, attributes_of, held_by, module_of
 from gradmgr._engine.tensor import Tensor
-from gradmgr._transforms.sources import CONTAINERS, attributes_of, held_by, module_of
 
 # Code and objects that hold the tensors of recordings, which may be those that a function made.
-_RECORDING = ("gradmgr._engine", "gradmgr._transforms", "gradmgr.manager")
+_RECORDING = ("gradmgr._engine", "gradmgr._compile", "gradmgr._transforms", "gradmgr.manager")
 
 
 def taken_from_outside(function: Any, tensors: Iterable[Tensor]) -> list[Tensor]:

@@ -26,7 +26,6 @@ from gradmgr import errors
 from gradmgr._arrays import blocks, libraries, native_kernels
 from gradmgr._arrays.atomic import Call, run_quietly
 from gradmgr._arrays.batched import Batched, is_batched
-from gradmgr._arrays.late_products import LateProduct
 from gradmgr._arrays.refcounts import VIEW_IN_CHUNK
 from gradmgr._arrays.table_rows import TableRows
 from gradmgr._engine import write_lock
@@ -34,6 +33,7 @@ from gradmgr._engine.context import current, recorders
 from gradmgr._engine.mutation import calls_to_step
 from gradmgr._engine.row_sparse import RowSparse, stored_rows
 from gradmgr._engine.tensor import Tensor, describe
+from gradmgr._replay.late_products import LateProduct
 from gradmgr.ops.convert import wide_dtype
 from gradmgr.optim._numbers import Number, is_used, number
 from gradmgr.optim._updates import machine_update

@@ -14,7 +14,6 @@ from gradmgr import errors
 from gradmgr._arrays import blocks, libraries
 from gradmgr._arrays.atomic import Call, run_atomically
 from gradmgr._arrays.captured import capturing
-from gradmgr._arrays.late_products import LateProduct
 from gradmgr._engine import write_lock
 from gradmgr._engine.capture_notes import call_whole, refuse_in_replay
 from gradmgr._engine.context import current, recorders
@@ -23,6 +22,7 @@ from gradmgr._engine.mutation import calls_to_forget
 from gradmgr._engine.row_sparse import stored_rows
 from gradmgr._engine.tensor import Tensor, describe, raw, wrap
 from gradmgr._engine.turn_lock import new_turn_lock
+from gradmgr._replay.late_products import LateProduct
 from gradmgr.optim._chunks import Array, Chunk, Plan, Run, Scratch, is_packable
 from gradmgr.optim._numbers import Number, in_double, plain, tensors_in
 from gradmgr.optim._recorded import check_has_no_tangent, gradients_of, open_recorders, recorded_step

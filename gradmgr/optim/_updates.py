@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from gradmgr._arrays.analysis import PYTHON
 from gradmgr._arrays.atomic import Call as Made
 from gradmgr._arrays.capture import Capture
 from gradmgr._arrays.captured_calls import Call, Layout, Slot
-from gradmgr._arrays.native_replay import NativeWriter
+from gradmgr._replay.analysis import PYTHON
+from gradmgr._replay.native_replay import NativeWriter
 
 # Numbers of a large parameter that are computed at a time: several strips of the machine's.
 _BLOCK = 1 << 15

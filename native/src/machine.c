@@ -1,6 +1,6 @@
 /* The machine of gradmgr's native replays: it runs a program of loops over arrays.
  *
- * A program is words of 64 bits that gradmgr/_arrays/placement.py writes. A segment of it is what runs between two
+ * A program is words of 64 bits that gradmgr/_replay/placement.py writes. A segment of it is what runs between two
  * lines of Python:
  *
  *     patches, flags, where the steps start, patches x (argument | alignment mask << 24 | word << 32, offset)

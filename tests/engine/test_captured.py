@@ -16,10 +16,10 @@ from machine import needs_machine
 import gradmgr.numpy as gnp
 from gradmgr import GradManager, Tensor, asarray, functional
 from gradmgr._arrays.capture import Capture
-from gradmgr._arrays.capture_difference import difference
 from gradmgr._arrays.captured import CapturedArray
 from gradmgr._arrays.captured_calls import CaptureError
-from gradmgr._arrays.replay import Options, compile_replay
+from gradmgr._replay.capture_difference import difference
+from gradmgr._replay.replay import Options, compile_replay
 from gradmgr._transforms.vmap import vmap
 from gradmgr.nn import functional as F  # noqa: N812  # torch's name
 from gradmgr.nn._functions import activation

@@ -1405,11 +1405,11 @@ def error_at(module: str, number: int, error: type[Exception]) -> Iterator[list[
 @pytest.mark.parametrize(
     ("module", "numbers"),
     [
-        ("gradmgr._transforms.name_search", (0, 5, 30, 80)),
-        ("gradmgr._transforms.code_facts", (0, 9)),
-        ("gradmgr._transforms.compared", (0, 9)),
-        ("gradmgr._transforms.environment", (0, 2, 3)),
-        ("gradmgr._transforms.program", (0,)),
+        ("gradmgr._compile.name_search", (0, 5, 30, 80)),
+        ("gradmgr._compile.code_facts", (0, 9)),
+        ("gradmgr._compile.compared", (0, 9)),
+        ("gradmgr._compile.environment", (0, 2, 3)),
+        ("gradmgr._compile.program", (0,)),
     ],
 )
 def test_an_error_of_the_moment_in_a_first_call_changes_no_later_one(
@@ -1434,7 +1434,7 @@ def test_a_function_whose_captures_all_fail_is_refused(monkeypatch: pytest.Monke
         raise RecursionError
 
     double = compile(lambda x: x * 2)
-    monkeypatch.setattr("gradmgr._transforms.captured_call.Environment", fail)
+    monkeypatch.setattr("gradmgr._compile.captured_call.Environment", fail)
     with one_warning("each attempt to capture it ends in a RecursionError"):
         for _ in range(12):
             same(double(wave(3)), wave(3) * 2)
@@ -2048,7 +2048,7 @@ def _computes_after_an_effect() -> Callable[..., Any]:
 def test_a_program_with_one_call_changed_is_found_and_not_used(
     make: Callable[[], Callable[..., Any]], native: bool | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    calls = gradmgr._transforms.program
+    calls = gradmgr._compile.program
     right = calls.compile_replay
 
     def wrong(capture: Any, *args: Any, **keywords: Any) -> Any:

@@ -25,9 +25,9 @@ import gradmgr
 import gradmgr.numpy as gnp
 from gradmgr import optim, special, tensor
 from gradmgr._arrays.gpu import Regions, checksum_of, have_same_bits
-from gradmgr._arrays.graph_replay import is_dense
-from gradmgr._transforms.compiled import Compiled
-from gradmgr._transforms.program import Program
+from gradmgr._compile.compiled import Compiled
+from gradmgr._compile.program import Program
+from gradmgr._replay.graph_replay import is_dense
 
 MODULES_OF_PROGRAMS = compiled_training, compiled_functions  # each enters its own into PROGRAMS
 

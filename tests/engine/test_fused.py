@@ -21,13 +21,14 @@ from machine import MACHINE, in_layouts_of, needs_machine
 import gradmgr
 import gradmgr.numpy as gnp
 from gradmgr import GradManager, asarray, errors, nn, optim
-from gradmgr._arrays import fusion, onednn_library, products
+from gradmgr._arrays import onednn_library, products
 from gradmgr._arrays.capture import Capture
 from gradmgr._arrays.captured_calls import CaptureError
-from gradmgr._arrays.fusion import Counts, Fusion
 from gradmgr._arrays.products import Products, find_products
-from gradmgr._arrays.replay import Options, compile_replay
-from gradmgr._transforms import program as program_module
+from gradmgr._compile import program as program_module
+from gradmgr._replay import fusion
+from gradmgr._replay.fusion import Counts, Fusion
+from gradmgr._replay.replay import Options, compile_replay
 from gradmgr.nn import functional as F  # noqa: N812  # torch's name
 
 MODULES_OF_PROGRAMS = compiled_training, compiled_functions  # each enters its own into PROGRAMS

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from gradmgr import tensor
-from gradmgr._transforms.environment import Environment
+from gradmgr._compile.environment import Environment
 
 # By name: what a name stands for, and what it must not be taken for later.
 VALUES: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {

@@ -19,15 +19,15 @@ from machine import MACHINE, assert_same_bits, in_layouts_of, needs_machine
 
 import gradmgr.numpy as gnp
 from gradmgr import GradManager, asarray
-from gradmgr._arrays import replay as replay_module
 from gradmgr._arrays.capture import Capture
 from gradmgr._arrays.captured_calls import Call, CaptureError, Slot
 from gradmgr._arrays.native import Found, MachineError, load
-from gradmgr._arrays.native_replay import NativeWriter
-from gradmgr._arrays.native_test import check_machine
-from gradmgr._arrays.packing import Arena, packed
-from gradmgr._arrays.replay import Options, compile_replay
-from gradmgr._arrays.spans import Span
+from gradmgr._replay import replay as replay_module
+from gradmgr._replay.native_replay import NativeWriter
+from gradmgr._replay.native_test import check_machine
+from gradmgr._replay.packing import Arena, packed
+from gradmgr._replay.replay import Options, compile_replay
+from gradmgr._replay.spans import Span
 from gradmgr.nn import functional as F  # noqa: N812  # torch's name
 from gradmgr.nn._functions.activation import _relu_rule
 
@@ -357,7 +357,7 @@ def test_a_program_changed_by_one_step_fails_the_test_of_the_machine(
     change: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Mutated, "change", staticmethod(change))
-    monkeypatch.setattr("gradmgr._arrays.native_test.NativeWriter", Mutated)
+    monkeypatch.setattr("gradmgr._replay.native_test.NativeWriter", Mutated)
     with pytest.raises(MachineError, match=r"does not compute what NumPy .* does here: result \d+ of "):
         check_machine(load())
 
@@ -387,7 +387,7 @@ def test_with_a_package_that_does_not_load_replays_are_plain(monkeypatch: pytest
 
 def test_with_a_machine_that_fails_its_test_replays_are_plain(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Mutated, "change", staticmethod(leave_out))
-    monkeypatch.setattr("gradmgr._arrays.native_test.NativeWriter", Mutated)
+    monkeypatch.setattr("gradmgr._replay.native_test.NativeWriter", Mutated)
     assert "does not compute what NumPy" in plain_where(Found(), monkeypatch)
 
 
@@ -501,7 +501,7 @@ def random_spans(count: int, seed: int) -> list[Span]:
 
 @pytest.mark.parametrize("most", [0, 30, 400])
 def test_spans_that_are_held_at_the_same_time_do_not_overlap(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gradmgr._arrays.packing._MOST", most)
+    monkeypatch.setattr("gradmgr._replay.packing._MOST", most)
     spans = random_spans(150, seed=most)
     starts, nbytes = packed(spans)
     placed = list(zip(starts, spans, strict=True))

@@ -11,9 +11,9 @@ import pytest
 from helpers import normal
 from machine import MACHINE, assert_same_bits, in_layouts_of, needs_machine
 
-from gradmgr._arrays import native_replay, strips
 from gradmgr._arrays.capture import Capture
-from gradmgr._arrays.replay import Options, compile_replay
+from gradmgr._replay import native_replay, strips
+from gradmgr._replay.replay import Options, compile_replay
 
 Program = Callable[..., Sequence[Any]]
 Group = tuple[int, int, int, int]  # rows, of a strip, steps, memories of one strip

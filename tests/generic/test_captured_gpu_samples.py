@@ -17,7 +17,7 @@ from gradmgr import GradManager, asarray
 from gradmgr._arrays.capture import Capture
 from gradmgr._arrays.captured import CapturedArray
 from gradmgr._arrays.captured_calls import CaptureError
-from gradmgr._arrays.replay import compile_replay
+from gradmgr._replay.replay import compile_replay
 
 pytestmark = pytest.mark.usefixtures("cupy")
 

@@ -12,8 +12,8 @@ from helpers import normal
 import gradmgr.numpy as gnp
 from gradmgr import GradManager, asarray, special
 from gradmgr._arrays.capture import Capture
-from gradmgr._arrays.capture_difference import difference
-from gradmgr._arrays.replay import compile_replay
+from gradmgr._replay.capture_difference import difference
+from gradmgr._replay.replay import compile_replay
 from gradmgr._transforms.vmap import vmap
 from gradmgr.nn import functional as F  # noqa: N812  # torch's name
 

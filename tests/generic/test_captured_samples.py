@@ -13,11 +13,11 @@ from samples import SAMPLES, Sample, flat, seeds
 
 import gradmgr.numpy as gnp
 from gradmgr import GradManager, asarray
-from gradmgr._arrays import strips
 from gradmgr._arrays.capture import Capture
 from gradmgr._arrays.captured import CapturedArray
 from gradmgr._arrays.captured_calls import CaptureError
-from gradmgr._arrays.replay import Options, compile_replay
+from gradmgr._replay import strips
+from gradmgr._replay.replay import Options, compile_replay
 
 # Sets, whose sizes depend on ties, which other values break.
 OTHER_SHAPES = (

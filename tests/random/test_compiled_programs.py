@@ -113,8 +113,8 @@ def test_random_programs(block: int) -> None:
 
 def test_random_programs_planned_as_those_of_large_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is done for large arrays alone, as it takes time, must be right for any."""
-    monkeypatch.setattr("gradmgr._arrays.ordering._LEAST", 1)
-    monkeypatch.setattr("gradmgr._arrays.packing._NEARLY", 0)
-    monkeypatch.setattr("gradmgr._arrays.native_replay._LARGE", 8)
-    monkeypatch.setattr("gradmgr._arrays.native_replay.CLEARLY", np.inf)
+    monkeypatch.setattr("gradmgr._replay.ordering._LEAST", 1)
+    monkeypatch.setattr("gradmgr._replay.packing._NEARLY", 0)
+    monkeypatch.setattr("gradmgr._replay.native_replay._LARGE", 8)
+    monkeypatch.setattr("gradmgr._replay.native_replay.CLEARLY", np.inf)
     assert replays(range(2065, 2095)) >= 10

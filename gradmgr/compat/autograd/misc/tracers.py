@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from gradmgr import errors
-from gradmgr._transforms.compiled import compile as _compile
+from gradmgr._compile.compiled import compile as _compile
 from gradmgr.compat.autograd.tracer import getval, isbox
 
 __all__ = ["const_graph", "const_graph_unary", "full_graph"]

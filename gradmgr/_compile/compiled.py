@@ -1,0 +1,402 @@
+"""Compiled: a function that is captured, and then replayed as one straight line of NumPy calls.
+
+A call whose arguments are new in kind (`signature`) runs as always and is captured. So does the second one, and the two
+captures are compared: what differs depends on more than the arguments, and then the function is not replayed. The calls
+of the second are also made again from what it began with, and must give the same bits. From the third call on the
+function is replayed. A replay is given up where a guard finds another value than the captures did, before anything has
+changed; the call then runs as always, and is captured for a further variant.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import types
+from collections.abc import Callable, Sequence
+from typing import Any, overload
+
+from gradmgr import errors
+from gradmgr._arrays.atomic import is_treatment_usual
+from gradmgr._arrays.captured import capturing
+from gradmgr._arrays.captured_calls import GuardError
+from gradmgr._arrays.libraries import float_errors_raise
+from gradmgr._compile.captured_call import CapturedCall
+from gradmgr._compile.program import LateGuardError, Program, UnchangedError
+from gradmgr._compile.signature import Signature, described, difference_of_keys, test_of
+from gradmgr._compile.sources import PASSING_ERRORS
+from gradmgr._engine.cleanup import without_collections
+from gradmgr._engine.context import current
+from gradmgr._engine.display import Text
+from gradmgr._engine.observers import observers
+from gradmgr._engine.turn_lock import new_turn_lock
+from gradmgr._replay.replay import Options, may_fuse, require_machine
+
+# How many variants are kept, and how many may have been dropped before the function runs as if it were not compiled.
+_MOST = 8
+
+# Flags of the code of generators, coroutines and asynchronous generators.
+_SUSPENDS = 0x20 | 0x80 | 0x200
+
+
+def _verified(made: CapturedCall, before: CapturedCall, options: Options) -> tuple[Program, str | None]:
+    """Return the program of a call that was captured twice, and what is wrong with it."""
+    program = Program(made, made.pinned(before), options)
+    return program, program.verify(made)
+
+
+def _never(args: tuple[Any, ...]) -> bool:
+    return False
+
+
+class _Variants:
+    """The programs for calls of one signature, and the calls that were captured for one more.
+
+    Attributes:
+        programs: what replays, the one used last at the front.
+        waiting: calls that were captured, until a second one is the same.
+        refused: why these calls are not replayed; None if they are, or may be.
+        failures: how many attempts to capture a call have ended in an error of the moment.
+        fits: tells, without a signature, whether positional arguments have this one; it may say no where they have.
+        may_change: whether a call may still change what it reads, as one that fills a cache.
+        returns: whether a call that no program fitted has changed what it reads, so that one fits the next.
+        may_decide: whether kernels may add guards, as long as no guard has found another value: see Capture.
+    """
+
+    __slots__ = ("failures", "fits", "key", "may_change", "may_decide", "programs", "refused", "returns", "waiting")
+
+    def __init__(self, key: Any) -> None:
+        self.key = key
+        self.programs: list[Program] = []
+        self.waiting: list[CapturedCall] = []
+        self.refused: str | None = None
+        self.failures = 0
+        self.fits: Callable[[tuple[Any, ...]], bool] = _never
+        self.may_change = self.may_decide = True
+        self.returns = False
+
+
+def _fits_any(variants: _Variants, leaves: Sequence[Any]) -> bool:
+    """Tell whether a program fits arguments, and what the function reads, as that is now."""
+    return any(program.misfit(leaves) is None for program in variants.programs)
+
+
+class Compiled:
+    """A function that is captured and replayed, as `gradmgr.compile` makes it.
+
+    Attributes:
+        function: the function itself.
+    """
+
+    def __init__(self, function: Callable[..., Any], options: Options) -> None:
+        functools.update_wrapper(self, function)
+        self.function = function
+        self._options = options
+        self._clear()
+        self._lock = new_turn_lock()  # of those below, which threads share
+
+    def _clear(self) -> None:
+        self._variants: dict[Any, _Variants] = {}
+        self._last: _Variants | None = None  # those of the last call
+        self._dropped = 0  # programs that gave way to others
+        self._is_first = True  # whether no call was compared with another yet
+        self._clock = itertools.count()
+        self._refused: str | None = None  # why no further calls are captured
+        self._has_warned = False
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        return self if instance is None else types.MethodType(self, instance)
+
+    def __repr__(self) -> str:
+        return f"<compiled {self.function!r}>"
+
+    def __reduce__(self) -> Any:
+        return self.function.__qualname__  # as functions are pickled: by name
+
+    def __copy__(self) -> Compiled:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> Compiled:
+        return self
+
+    # ------------------------------------------------------------ calls
+
+    def __call__(self, *args: Any, **keywords: Any) -> Any:
+        if current() is not None or capturing() is not None or observers():
+            return self.function(*args, **keywords)
+        if not is_treatment_usual() and float_errors_raise():
+            return self.function(*args, **keywords)
+        last = self._last
+        leaves: Sequence[Any] = args
+        if last is not None and not keywords and last.fits(args):
+            variants = last
+        else:
+            signature = Signature(args, keywords)
+            found = self._variants.get(signature.key)
+            if found is None:
+                if self._refused is not None:
+                    return self.function(*args, **keywords)
+                found = self._variants.setdefault(signature.key, _Variants(signature.key))
+            self._last, variants, leaves = found, found, signature.leaves
+        if variants.refused is not None:
+            return self.function(*args, **keywords)
+        for program in variants.programs:
+            if program.misfit(leaves) is not None:
+                continue
+            try:
+                result = program.run(leaves)
+            except GuardError:
+                variants.may_decide = False
+                continue
+            except UnchangedError:
+                break
+            except LateGuardError as error:
+                self._refuse_late(variants, str(error))
+                break
+            program.used = next(self._clock)
+            return result
+        else:
+            return self._run_unfit(variants, Signature(args, keywords))
+        return self.function(*args, **keywords)  # raises what it would raise if it were not compiled
+
+    # ------------------------------------------------------------ capturing
+
+    def _run_unfit(self, variants: _Variants, signature: Signature) -> Any:
+        """Make a call that no program has made; it is captured, unless it is known to lead back to a program."""
+        if not variants.returns or _fits_any(variants, signature.leaves):  # and a guard has found another value
+            return self._capture(variants, signature)
+        args, keywords = signature.filled(signature.leaves)
+        result = self.function(*args, **keywords)
+        variants.returns = _fits_any(variants, signature.leaves)  # if not, the next such call is captured
+        return result
+
+    def _capture(self, variants: _Variants, signature: Signature) -> Any:
+        fuses = may_fuse(self._options)
+        made = CapturedCall(self.function, signature, may_decide=variants.may_decide, fuses=fuses)
+        with self._lock:
+            if made.is_captured:
+                try:
+                    without_collections(self._compare, variants, made, signature.leaves)
+                except PASSING_ERRORS as error:  # the function itself has run, and is not to be called again
+                    made.failure = type(error).__name__
+            if made.failure is not None:
+                self._note_failure(variants, made.failure)
+        return made.result
+
+    def _note_failure(self, variants: _Variants, failure: str) -> None:
+        """Count the attempts to capture a call that have ended in an error; after many there are no more."""
+        variants.failures += 1
+        if variants.failures > _MOST:
+            self._refuse(variants, f"each attempt to capture it ends in a {failure}")
+
+    def _compare(self, variants: _Variants, made: CapturedCall, leaves: Sequence[Any]) -> None:
+        """Make a program of a call that was captured if another one was the same; else keep it until one is."""
+        obstacle = made.obstacle()
+        if obstacle is not None:
+            variants.returns = made.changes_state() and _fits_any(variants, leaves)  # as by train() after an eval()
+            if variants.returns:
+                return
+            if variants.may_change and made.changes_state():
+                variants.may_change = False  # once: it may make what later calls find
+            else:
+                self._refuse(variants, obstacle)
+            return
+        for before in variants.waiting.copy():
+            difference = made.difference(before)
+            if difference is None:
+                variants.waiting.remove(before)
+                self._add(variants, made, before)
+                return
+            if made.may_decide != before.may_decide:
+                variants.waiting.remove(before)
+                continue
+            if not made.is_explained(before):
+                variants.waiting.remove(before)
+                if not self._is_first:
+                    self._refuse(variants, f"from one call to the next changes {difference}")
+                    return
+                self._is_first = False  # the first call may make what later ones find
+                break
+        made.capture.forget_values()  # the second capture has them, too
+        variants.waiting.append(made)
+        self._make_room()
+
+    def _add(self, variants: _Variants, made: CapturedCall, before: CapturedCall) -> None:
+        self._is_first = False
+        program, fault = _verified(made, before, self._options)
+        if fault is not None:
+            self._refuse(variants, fault)
+            return
+        program.used = next(self._clock)
+        variants.programs.insert(0, program)
+        variants.fits = test_of(variants.key)
+
+    def _make_room(self) -> None:
+        """Drop the variant that was used least lately where there are too many; often, refuse more."""
+        everything = [(each.used, variants, each) for variants in self._variants.values() for each in variants.programs]
+        waiting = [(variants, each) for variants in self._variants.values() for each in variants.waiting]
+        if len(everything) + len(waiting) <= _MOST:
+            return
+        if everything:
+            _, variants, oldest = min(everything, key=lambda each: each[0])
+            variants.programs.remove(oldest)
+        else:
+            variants, first = waiting[0]
+            variants.waiting.remove(first)
+        self._dropped += 1
+        if self._dropped > _MOST:
+            *_, before, last = self._variants
+            self._refused = f"each call needs another variant, as what changes is {self._named(before, last)}"
+            self._warn(self._refused)
+            for each in self._variants.values():
+                each.waiting.clear()
+                if not each.programs:
+                    each.refused = self._refused
+
+    def _named(self, before: Any, last: Any) -> str:
+        return difference_of_keys(before, last, self.function)
+
+    def _refuse(self, variants: _Variants, why: str) -> None:
+        variants.refused = why
+        variants.fits = test_of(variants.key)
+        variants.waiting.clear()
+        self._warn(why)
+
+    def _refuse_late(self, variants: _Variants, found: str) -> None:
+        """Refuse what a replay has found too late: what has run until then runs again, once."""
+        with self._lock:
+            variants.programs.clear()
+            self._refuse(
+                variants,
+                f"{found}, as code that runs in each call, such as a hook or a Function, has changed in this call what "
+                "it left alone before; in this call, what comes before that line has run twice",
+            )
+
+    def _warn(self, why: str) -> None:
+        if not self._has_warned:
+            self._has_warned = True
+            name = getattr(self.function, "__qualname__", None) or repr(self.function)
+            errors.warn(f"{name} is not replayed, and runs as if it were not compiled: {why}", errors.CompileWarning)
+
+    # ------------------------------------------------------------ for the user
+
+    def explain(self) -> str:
+        """Return, as text, which variants there are, what they compute, and what is not replayed and why."""
+        count = self._count()
+        name = getattr(self.function, "__qualname__", self.function)
+        lines = [f"{name}: {count} variant{'' if count == 1 else 's'}"]
+        for variants in list(self._variants.values()):
+            given = described(variants.key, self.function)
+            for program in variants.programs:
+                lines += [f"variant for {given}:", *[f"    {line}" for line in program.description()]]
+            if variants.refused is not None:
+                lines.append(f"not replayed for {given}: {variants.refused}")
+            elif variants.waiting:
+                lines.append(f"captured once for {given}")
+        if self._refused is not None:
+            lines.append(f"no further variants: {self._refused}")
+        return Text("\n".join(lines))
+
+    def times(self, *args: Any, **keywords: Any) -> str:
+        """Make one call by a replay that measures itself; return, as text, how long each of its lines took.
+
+        What the call changes is changed, and what it returns is dropped. A run of the machine is one line, and lists
+        its calls.
+
+        Raises:
+            RuntimeError: no variant replays these arguments; nothing has changed.
+        """
+        signature = Signature(args, keywords)
+        variants = self._variants.get(signature.key)
+        for program in variants.programs if variants is not None else ():
+            if program.misfit(signature.leaves) is None:
+                try:
+                    return Text("\n".join(program.measured(signature.leaves)))
+                except (GuardError, UnchangedError):
+                    continue
+        name = getattr(self.function, "__qualname__", self.function)
+        raise RuntimeError(
+            f"times() measures a replay, and {name} has none for these arguments; call it with them until explain() "
+            "lists a variant for them, or tells why there is none"
+        )
+
+    def _count(self) -> int:
+        return sum(len(variants.programs) for variants in self._variants.values())
+
+    def release(self) -> None:
+        """Free all variants; the next calls are captured again."""
+        with self._lock:
+            self._clear()
+
+
+@overload
+def compile(  # noqa: A001  # torch's name
+    function: Callable[..., Any], *, native: bool | None = None, exact: bool = False, graph: bool = False
+) -> Compiled: ...
+@overload
+def compile(  # noqa: A001  # as above
+    function: None = None, *, native: bool | None = None, exact: bool = False, graph: bool = False
+) -> Callable[[Callable[..., Any]], Compiled]: ...
+def compile(  # noqa: A001  # as above
+    function: Callable[..., Any] | None = None,
+    *,
+    native: bool | None = None,
+    exact: bool = False,
+    graph: bool = False,
+) -> Any:
+    """Return a function that computes the same faster: it is captured twice, and then replayed without its Python code.
+
+    What it computes, derivatives and updates of parameters included, becomes one straight line of NumPy calls on
+    planned memory, with the same results bit for bit, except for matrix products in float32 where oneDNN computes them
+    (`exact`). It may be a training step, a derivative such as `functional.value_and_grad(f)`, `vmap(f)`, or any other
+    function of Tensors, arrays and numbers, in containers too; also a method. docs/compile.md says what it may do and
+    how this works.
+
+    Calls with other shapes, dtypes, strides, structure or numbers are captured again, and so are calls after a change
+    of what the function reads besides its arguments; eight such variants are kept. Learning rates and step counts are
+    read each time. Where a value decides what is computed, as in `if loss > 3`, each way is a variant. A function that
+    takes numbers out of Tensors (`float`, `item`, `numpy`), or whose results depend on what cannot be seen, runs as it
+    does without `compile`, with a `CompileWarning` that says why; `explain()` says so too. So do calls inside a
+    recording, a profiler or anomaly detection. Python's side effects, such as prints and counters, are not repeated.
+
+    Args:
+        function: what to compile; without it, a decorator is returned.
+        native: whether the machine of the extra `native` makes the calls that it can; None for where it is installed.
+        exact: whether all results are those of eager calls bit by bit. Else, where the extras `native` and `onednn` are
+            installed, oneDNN computes matrix products in float32 of shapes for which it is faster, and sums of them
+            become one product. An element of such a product, of n terms, is within n ulps of the eager one: each
+            2**-23 of the sum of the terms' absolute values. `explain()` says how many products these are.
+        graph: whether kernels on a GPU are recorded as CUDA graphs and launched together, where that can be.
+
+    Returns:
+        A callable with `explain()`, which tells in words what is replayed; `release()`, which frees it; and `function`.
+
+    Raises:
+        TypeError: `function` cannot be called, or is a generator or coroutine.
+        ImportError: `native` is true, and the extra is not installed, or its machine does not pass its test.
+
+    >>> import gradmgr, gradmgr.numpy as np
+    >>> w = gradmgr.tensor([1.0, 2.0])
+    >>> gm = gradmgr.GradManager().attach(w)
+    >>> @gradmgr.compile
+    ... def step(x):
+    ...     with gm:
+    ...         loss = np.sum((w * x) ** 2)
+    ...         gm.backward(loss)
+    ...     w[...] -= 0.1 * w.grad
+    ...     w.grad = None
+    ...     return loss
+    >>> [step(gradmgr.tensor([1.0, 0.5])).item() for _ in range(4)]
+    [2.0, 1.5425, 1.22410625, 0.9972358906250001]
+    """
+    if function is None:
+        return functools.partial(compile, native=native, exact=exact, graph=graph)
+    errors.check_function(function, "compile")
+    code = getattr(function, "__code__", None)
+    if code is not None and code.co_flags & _SUSPENDS:
+        raise TypeError(
+            f"compile takes a function that returns when it is done; found a generator or coroutine, "
+            f"{function.__qualname__}; compile what it calls"
+        )
+    if native:
+        require_machine()
+    return Compiled(function, Options(native, exact, graph))
