@@ -1,1 +1,1 @@
-"""What a compiled function reads, the captures of its calls, and the programs that take their place."""
+"""Compiled functions: what a function reads, the captures of its calls, and the programs that take their place."""

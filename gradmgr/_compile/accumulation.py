@@ -15,14 +15,14 @@ from typing import Any
 
 from gradmgr._arrays.captured import CapturedArray
 from gradmgr._compile.accumulation_facts import APPENDS, ASSIGNS, COUNTS, Use, Uses
+from gradmgr._compile.captured_state import ObjectStandIn
 from gradmgr._compile.compared import ComparedName
 from gradmgr._compile.name_reading import MISSING
 from gradmgr._compile.name_tests import Attribute
 from gradmgr._compile.sources import is_module, is_of_library
-from gradmgr._engine.captured_state import ObjectStandIn
+from gradmgr._compile.tensor_capture import TensorCapture
 from gradmgr._engine.containers import leaves_of, rebuilt
 from gradmgr._engine.parameter import Parameter
-from gradmgr._engine.tensor_capture import TensorCapture
 
 _UNASSIGNED = object()  # stands in an attribute while a function is captured that only assigns it
 # Classes whose objects keep their attributes in a dict, and do nothing else with them.

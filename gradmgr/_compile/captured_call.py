@@ -13,17 +13,17 @@ from gradmgr._arrays.captured import CapturedArray
 from gradmgr._arrays.captured_calls import CaptureError
 from gradmgr._arrays.gpu import is_on_gpu
 from gradmgr._compile.accumulation import without_stand_ins
+from gradmgr._compile.captured_slots import run_captured
 from gradmgr._compile.environment import Environment
 from gradmgr._compile.gradient_writes import line_that_sets_gradients
 from gradmgr._compile.signature import Signature
 from gradmgr._compile.sources import PASSING_ERRORS, is_large_array
 from gradmgr._compile.stand_ins import captured_object
-from gradmgr._engine.captured_slots import run_captured
+from gradmgr._compile.tensor_capture import TensorCapture
 from gradmgr._engine.cleanup import complete, without_collections
 from gradmgr._engine.containers import leaves_of, rebuilt
 from gradmgr._engine.context import current
 from gradmgr._engine.tensor import Tensor
-from gradmgr._engine.tensor_capture import TensorCapture
 from gradmgr._replay.capture_difference import difference, is_branch
 
 _NO_ARRAY = (

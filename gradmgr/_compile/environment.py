@@ -25,7 +25,7 @@ from gradmgr._compile.name_tests import write_test
 from gradmgr._compile.settings import Setting
 from gradmgr._compile.sources import BY_TEXT, BY_VALUE, PASSING_ERRORS, held_by, is_large_array
 from gradmgr._compile.stand_ins import CachedCall, StandIns, large_arrays_in, release
-from gradmgr._engine.tensor_capture import TensorCapture
+from gradmgr._compile.tensor_capture import TensorCapture
 
 _MOST_CACHED = 100  # calls of functions with `lru_cache` that are compared
 

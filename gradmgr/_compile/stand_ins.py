@@ -21,10 +21,10 @@ import numpy as np
 
 from gradmgr._arrays.captured import CapturedArray
 from gradmgr._arrays.generators import CapturedGenerator
+from gradmgr._compile.captured_object import stand_in_for
+from gradmgr._compile.captured_state import ObjectStandIn
 from gradmgr._compile.sources import CONTAINERS, held_by, is_large_array, is_of_library, runs_each_time
-from gradmgr._engine.captured_object import stand_in_for
-from gradmgr._engine.captured_state import ObjectStandIn
-from gradmgr._engine.tensor_capture import TensorCapture
+from gradmgr._compile.tensor_capture import TensorCapture
 
 Read = Callable[[], Any]
 Write = Callable[[Any], None]

@@ -13,7 +13,7 @@ from gradmgr import errors
 from gradmgr._arrays import libraries
 from gradmgr._arrays.batched import Level, broadcast_over_examples, highest_level, is_batched_at
 from gradmgr._arrays.captured import capturing
-from gradmgr._engine.captured_state import Residuals
+from gradmgr._compile.captured_state import Residuals
 from gradmgr._engine.context import Context, current, interceptors_of, paused, rebind, recorders, run_in
 from gradmgr._engine.interceptors import Interceptor
 from gradmgr._engine.op import Op

@@ -17,7 +17,7 @@ import numpy as np
 from gradmgr import errors
 from gradmgr._arrays import libraries
 from gradmgr._arrays.captured import capturing
-from gradmgr._engine.captured_state import Residuals
+from gradmgr._compile.captured_state import Residuals
 from gradmgr._engine.context import Context, current, paused, recorders, run_in
 from gradmgr._engine.custom import Result
 from gradmgr._engine.entry import Kind, Metadata, Retrack, declare_kind, ids_in_tuple

@@ -19,7 +19,8 @@ from helpers import copies, in_a_thread, in_threads, pop_grad
 import gradmgr
 import gradmgr.numpy as gnp
 from gradmgr import GradManager, get_backwarding_grad_manager, manager, no_grad, optim, tensor
-from gradmgr._engine import captured_slots, tensor_capture, write_lock
+from gradmgr._compile import captured_slots, tensor_capture
+from gradmgr._engine import write_lock
 from gradmgr._engine.cleanup import owns
 from gradmgr._engine.context import leave_recorders
 from gradmgr._engine.turn_lock import new_turn_lock

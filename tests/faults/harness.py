@@ -43,7 +43,8 @@ import numpy as np
 import gradmgr
 from gradmgr import GradManager, manager
 from gradmgr._arrays import captured
-from gradmgr._engine import captured_slots, context, observers, turns, write_lock
+from gradmgr._compile import captured_slots
+from gradmgr._engine import context, observers, turns, write_lock
 from gradmgr._engine.history import modes
 from gradmgr.profiler import _collect
 

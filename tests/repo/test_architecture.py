@@ -39,7 +39,7 @@ MAY_CHANGE = {
     ("gradmgr._arrays.atomic", "error_treatment"),  # NumPy's: how floating-point errors are treated
     ("gradmgr._arrays.batched", "RULES"),
     ("gradmgr._arrays.captured", "_capturing"),
-    ("gradmgr._engine.captured_slots", "_turn"),
+    ("gradmgr._compile.captured_slots", "_turn"),
     ("gradmgr._engine.collector", "_watch"),
     ("gradmgr._engine.context", "_current"),
     ("gradmgr._engine.history.modes", "_modes"),
@@ -179,22 +179,10 @@ def test_gradmgr_imports_these_modules_when_first_used_and_no_others():
     assert {name if name.split(".")[1] not in packages else name.split(".")[1] for name in unopened} == {
         *packages,
         *(f"gradmgr.{name}" for name in ("forward_ad", "function", "functional", "serialization")),
-        "gradmgr._engine.turn_lock",
+        *(f"gradmgr._engine.{name}" for name in ("forward", "turn_lock")),
         *(
             f"gradmgr._arrays.{name}"
             for name in ("drawing", "generators", "large_products", "onednn_library", "products")
-        ),
-        *(
-            f"gradmgr._engine.{name}"
-            for name in (
-                "captured_object",
-                "captured_slots",
-                "captured_state",
-                "forward",
-                "rehearsals",
-                "replay_calls",
-                "tensor_capture",
-            )
         ),
         *(
             f"gradmgr._transforms.{name}"

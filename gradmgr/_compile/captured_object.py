@@ -20,10 +20,10 @@ from gradmgr._arrays.arguments import leaves_in, map_leaves
 from gradmgr._arrays.capture import checksum_of
 from gradmgr._arrays.captured import CapturedArray, capturing, inner_of, set_capturing
 from gradmgr._arrays.captured_calls import GuardError
-from gradmgr._engine.captured_state import ObjectStandIn
+from gradmgr._compile.captured_state import ObjectStandIn
+from gradmgr._compile.tensor_capture import TensorCapture
 from gradmgr._engine.context import is_tracked
 from gradmgr._engine.tensor import Tensor, wrap
-from gradmgr._engine.tensor_capture import TensorCapture
 
 # Special methods that a stand-in defines itself: those that every object has, and that make or drop one, except those
 # that compare or describe it.

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 from gradmgr._arrays.capture import Capture
 from gradmgr._arrays.captured_calls import Call, Slot
-from gradmgr._engine.replay_calls import READS, array_of, grad_of, is_of_object, layout_of
+from gradmgr._compile.replay_calls import READS, array_of, grad_of, is_of_object, layout_of
+from gradmgr._compile.tensor_capture import TensorCapture
 from gradmgr._engine.tensor import wrap
-from gradmgr._engine.tensor_capture import TensorCapture
 
 
 class Trial(NamedTuple):

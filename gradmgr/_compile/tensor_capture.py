@@ -30,9 +30,9 @@ from gradmgr._arrays.captured_calls import Call, Slot, slots_in
 from gradmgr._arrays.captured_functions import written_by
 from gradmgr._arrays.gpu import is_on_gpu
 from gradmgr._arrays.table_rows import TableRows
-from gradmgr._engine.captured_slots import array_slot, grad_slot, value_in
-from gradmgr._engine.captured_state import Condition, KnownTensor, ObjectStandIn, Residuals
-from gradmgr._engine.replay_calls import (
+from gradmgr._compile.captured_slots import array_slot, grad_slot, value_in
+from gradmgr._compile.captured_state import Condition, KnownTensor, ObjectStandIn, Residuals
+from gradmgr._compile.replay_calls import (
     LAYOUTS,
     READS,
     UpdateMethod,
