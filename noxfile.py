@@ -49,7 +49,7 @@ def free_threaded(session: nox.Session) -> None:
     session.run("python", "-X", "gil=0", "-m", "pytest", "-n", "auto", *(session.posargs or FREE_THREADED))
 
 
-FREE_THREADED = ("tests/engine", "tests/generic", "tests/random")
+FREE_THREADED = ("tests/engine", "tests/compile", "tests/generic", "tests/random")
 
 
 @nox.session
@@ -179,8 +179,8 @@ from gradmgr._replay.native_test import check_machine
 assert found.get(check_machine) is not None, found.reason
 """
 NATIVE_TESTS = (
-    "tests/engine/test_compile.py",
-    "tests/engine/test_native_replay.py",
+    "tests/compile/test_compile.py",
+    "tests/compile/test_native_replay.py",
     "tests/generic/test_captured_kernels.py",
     "tests/generic/test_captured_samples.py",
     "tests/nn/test_native_kernels.py",
