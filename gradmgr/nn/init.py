@@ -210,7 +210,7 @@ def trunc_normal_(
     """Fill from the normal distribution truncated to [a, b]; a and b are absolute, not relative to the mean.
 
     The values follow the distribution exactly: they are drawn by rejection, from the normal distribution or, if that is
-    seldom in [a, b], from the uniform distribution over it.
+    rarely in [a, b], from the uniform distribution over it.
 
     Raises:
         ValueError: std is not positive, or a is not less than b.

@@ -54,8 +54,8 @@ def embedding_bag(
     Raises:
         LabelError: an index is negative or not a row of the table.
         DtypeError: the indices or offsets are not integers, or the table's dtype cannot have gradients.
-        ShapeError: the table has not two axes, or the others do not fit together.
-        ValueError: the mode is none of these, or does not go with other arguments.
+        ShapeError: the table does not have two axes, or the other shapes do not fit together.
+        ValueError: the mode is unknown, or cannot be combined with another argument.
         UnsupportedFunctionError: max_norm is given.
         BatchedValueError: the offsets differ between examples of a vmap.
 

@@ -400,10 +400,12 @@ def binary_cross_entropy(input: Any, target: Any, weight: Any = None, reduction:
     """Return -(y * log(p) + (1 - y) * log(1 - p)) of probabilities p.
 
     As in torch logarithms are at least -100, and the derivative stays finite. Prefer
-    `binary_cross_entropy_with_logits`, which is exact. Arguments and errors are the same.
+    `binary_cross_entropy_with_logits`, which is exact. Its arguments are the same, but for `pos_weight`, and so are its
+    errors.
 
     Raises:
-        ValueError: an input is outside of [0, 1].
+        ValueError: an input is outside of [0, 1], or the reduction is unknown.
+        ShapeError, DtypeError: as for `mse_loss`; ShapeError also if the weight does not broadcast.
 
     >>> import numpy as np
     >>> from gradmgr.nn.functional import binary_cross_entropy
@@ -435,7 +437,7 @@ def kl_div(input: Any, target: Any, reduction: str = "mean", log_target: bool = 
         log_target: whether `target` holds logarithms.
 
     Raises:
-        ShapeError, DtypeError: as for `mse_loss`.
+        ShapeError, DtypeError, ValueError: as for `mse_loss`.
 
     >>> import numpy as np
     >>> from gradmgr.nn.functional import kl_div

@@ -243,8 +243,8 @@ class ModuleDict(Module):
         """Add modules by name, and replace those of the same names.
 
         Raises:
-            TypeError, ValueError: one is no Module, or a name is not a string, has a dot, or is that of an attribute,
-                such as "keys"; nothing is then added.
+            TypeError, ValueError: a value is not a Module, or a name is not a string, has a dot, or is that of an
+                attribute, such as "keys"; nothing is then added.
         """
         new = dict(modules)
         for key, module in new.items():

@@ -74,7 +74,7 @@ class Embedding(_Table):
     Raises:
         ValueError: a size is negative.
         TypeError: indices are not of integers.
-        IndexError: an index, or `padding_idx`, is that of no row.
+        IndexError: an index, or `padding_idx`, is not the number of a row.
 
     >>> import numpy as np
     >>> from gradmgr import nn
@@ -130,7 +130,7 @@ class EmbeddingBag(_Table):
     Raises:
         ValueError: a size is negative, or `mode` is unknown; the input needs offsets and has none, or the reverse.
         TypeError: indices are not of integers.
-        IndexError: an index is that of no row.
+        IndexError: an index is not the number of a row.
 
     >>> import numpy as np
     >>> from gradmgr import nn
