@@ -62,7 +62,7 @@ def make_allreduce_cb(
     """
     op = str(reduce_method).lower()
     if op not in ("mean", "sum"):
-        raise ValueError(f"make_allreduce_cb knows the methods 'mean' and 'sum'; found {reduce_method!r}")
+        raise ValueError(f"make_allreduce_cb takes the methods 'mean' and 'sum'; found {reduce_method!r}")
     if bucket_bytes <= 0:
         raise ValueError(f"make_allreduce_cb: a bucket must hold at least one byte; found {bucket_bytes!r}")
     return RowAllReduceCallback(op, group) if sparse else AllReduceCallback(op, bucket_bytes, group)

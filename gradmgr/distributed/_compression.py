@@ -126,7 +126,7 @@ class _CompressedCallback:
         self._name = name
         self.reduce_method = str(reduce_method).lower()
         if self.reduce_method not in ("mean", "sum"):
-            raise ValueError(f"{name} knows the methods 'mean' and 'sum'; found {reduce_method!r}")
+            raise ValueError(f"{name} takes the methods 'mean' and 'sum'; found {reduce_method!r}")
         self.bytes_sent = 0
         self._group = group
         self._passes: dict[int, _Pass] = {}  # by id of the manager, the last backward of each
@@ -141,7 +141,7 @@ class _CompressedCallback:
         for t, name in run.attached(self).items():
             if run.chain(t).count(self) > 1:
                 raise errors.DistributedError(
-                    f"the callback of {self._name} stands more than once in the chain of {describe(t, name)}; "
+                    f"the callback of {self._name} is more than once in the chain of {describe(t, name)}; "
                     "attach it once"
                 )
             if t.dtype.kind == "c":

@@ -169,7 +169,7 @@ class DistributedSampler:
             raise ValueError(f"DistributedSampler: rank must be from 0 to {num_replicas - 1}; found {rank}")
         self.length = int(dataset) if isinstance(dataset, (int, np.integer)) else len(dataset)
         if self.length < 0:
-            raise ValueError(f"DistributedSampler: a length is not negative; found {self.length}")
+            raise ValueError(f"DistributedSampler: the length must not be negative; found {self.length}")
         self.num_replicas = num_replicas
         self.rank = rank
         self.shuffle = shuffle

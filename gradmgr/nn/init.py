@@ -439,7 +439,7 @@ def _fans(tensor: Tensor, asked: str) -> tuple[int, int]:
     _check_tensor(tensor, asked)
     if tensor.ndim < 2:
         raise errors.ShapeError(
-            f"{asked} needs a tensor of shape (out, in, ...), whose fans it goes by; found {describe(tensor)}"
+            f"{asked} needs a tensor of shape (out, in, ...), for its fans; found {describe(tensor)}"
         )
     out, channels, *window = tensor.shape
     return channels * math.prod(window), out * math.prod(window)

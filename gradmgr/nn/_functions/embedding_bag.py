@@ -69,9 +69,9 @@ def embedding_bag(
     refuse_max_norm(max_norm, asked)
     check_word(mode, _MODES, "mode", asked)
     if per_sample_weights is not None and mode != "sum":
-        raise ValueError(f"{asked}: per_sample_weights goes with mode='sum' alone; found mode={mode!r}")
+        raise ValueError(f"{asked}: per_sample_weights needs mode='sum'; found mode={mode!r}")
     if scale_grad_by_freq and mode == "max":
-        raise ValueError(f"{asked}: scale_grad_by_freq does not go with mode='max'")
+        raise ValueError(f"{asked}: scale_grad_by_freq cannot be combined with mode='max'")
     table, places, padding = read_table(input, weight, padding_idx, asked)
     weights = _weights(per_sample_weights, places)
     bags = _Bags(places, offsets, include_last_offset)

@@ -64,7 +64,7 @@ def _cast_alike(asked: str, input: Any, target: Any) -> tuple[Any, Any]:
     check_floating(asked, input=input)
     if input.shape != target.shape:
         raise errors.ShapeError(
-            f"{asked} compares number with number; found input of shape {input.shape} and target of shape "
+            f"{asked} takes an input and a target of one shape; found input of shape {input.shape} and target of shape "
             f"{target.shape}; reshape one of them, as broadcasting would average over pairs that do not belong together"
         )
     if target.dtype.kind in "biu":
@@ -420,7 +420,7 @@ def binary_cross_entropy(input: Any, target: Any, weight: Any = None, reduction:
     if bool(((values < 0) | (values > 1)).any()):
         raise ValueError(
             f"{asked} takes probabilities; found an input outside of [0, 1]; apply sigmoid, or better: call "
-            "binary_cross_entropy_with_logits on what it would be applied to"
+            "binary_cross_entropy_with_logits on the logits"
         )
     factor = _constant_factor(weight, x, "weight", asked)
     loss = _bce(x, y)

@@ -204,7 +204,7 @@ def _check_mode(shape: tuple[int, ...], mode: Any, align_corners: Any, antialias
         raise ValueError(f"interpolate: align_corners is for modes {' '.join(map(repr, between))}; found mode {mode!r}")
     if antialias:
         raise ValueError(
-            "interpolate: antialias=True is not there; filter the input first, or use mode='area' for whole factors"
+            "interpolate: antialias=True is not supported; filter the input first, or use mode='area' for whole factors"
         )
 
 

@@ -83,7 +83,7 @@ class MultiheadAttention(Module):
         self.embed_dim = length(embed_dim, "embed_dim", _SELF, 1)
         self.num_heads = length(num_heads, "num_heads", _SELF, 1)
         if self.embed_dim % self.num_heads:
-            raise ValueError(f"{_SELF}: num_heads={num_heads} must divide embed_dim={embed_dim}, and does not")
+            raise ValueError(f"{_SELF}: num_heads={num_heads} does not divide embed_dim={embed_dim}")
         if not 0 <= dropout <= 1:
             raise ValueError(f"{_SELF}: dropout must be a probability, from 0 to 1; found {dropout!r}")
         self.kdim = self.embed_dim if kdim is None else length(kdim, "kdim", _SELF, 1)

@@ -58,7 +58,7 @@ class _Row(Module):
         """Return the name of a position, which may count from the end."""
         names, position = self._names(), operator.index(index)
         if not -len(names) <= position < len(names):
-            raise IndexError(f"{type(self).__name__} has {len(names)} modules; there is no position {position}")
+            raise IndexError(f"{type(self).__name__} has {len(names)} modules, and no position {position}")
         return names[position]
 
     def _slice(self, index: slice) -> Self:

@@ -34,7 +34,7 @@ class _Table(Module):
             return None
         row, rows = integer(index, "padding_idx", name), self.num_embeddings
         if not -rows <= row < rows:
-            raise errors.LabelError(f"{name}: padding_idx must be a row of the {rows} there are; found {index}")
+            raise errors.LabelError(f"{name}: padding_idx must be one of the {rows} rows; found {index}")
         return row % rows
 
     def reset_parameters(self, *, rng: Rng = None) -> None:

@@ -276,7 +276,7 @@ class Module:
     def __getattr__(self, name: str) -> Any:  # called for names that Python did not find
         if name in _SET_UP:
             raise AttributeError(
-                f"{type(self).__name__} is not set up as a Module: call super().__init__() first thing in its __init__"
+                f"{type(self).__name__} is not set up as a Module: call super().__init__() first in its __init__"
             )
         text = f"{type(self).__name__!r} object has no attribute {name!r}"
         raise AttributeError(f"{text}: {_REFUSED[name]}" if name in _REFUSED else text)
@@ -846,7 +846,7 @@ def check_name(module: Module, name: object) -> None:
     if not isinstance(name, str):
         raise TypeError(f"{what} must be a string; found {type(name).__name__}")
     if not name or "." in name:
-        raise ValueError(f"{what} must not be empty, nor have a dot; found {name!r}")
+        raise ValueError(f"{what} must not be empty or have a dot; found {name!r}")
 
 
 def _as_buffer(module: Module, name: str, value: Any) -> Tensor | None:
