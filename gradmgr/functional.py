@@ -519,7 +519,7 @@ class Flattened:
         self._leaves = leaves_of(params)
         for k, t in enumerate(frozen):
             if not any(t is leaf for leaf in self._leaves):
-                raise ValueError(f"Flattened: frozen holds, as number {k}, something that is no leaf of params")
+                raise ValueError(f"Flattened: element {k} of frozen is not a leaf of params")
         self._varied = [is_differentiable_leaf(leaf) and not any(leaf is t for t in frozen) for leaf in self._leaves]
         self._templates = [
             leaf_as_tensor(leaf) for leaf, varied in zip(self._leaves, self._varied, strict=True) if varied

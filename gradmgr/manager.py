@@ -710,7 +710,7 @@ class GradManagerGroup(_Recording):
             if not isinstance(manager, GradManager):
                 raise TypeError(f"a group is made of GradManagers; element {k} is {type(manager).__name__}")
             if any(manager is other for other in self._managers[:k]):
-                raise ValueError("a GradManager stands twice in a group; each may stand there once")
+                raise ValueError("a group has the same GradManager twice; list each once")
 
     def record(self) -> None:
         """Start recording with all of them, or with none.

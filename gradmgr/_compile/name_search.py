@@ -274,7 +274,7 @@ class Search:
             return
         if is_on_gpu(value):  # to compare its values in each call would be to wait for the GPU
             self._refuse(
-                f"it reads {name}, an array of a GPU that is no Tensor; make it one, or pass it as an argument", name
+                f"it reads {name}, an array of a GPU that is not a Tensor; make it one, or pass it as an argument", name
             )
         else:
             self.arrays[id(value)] = value

@@ -40,8 +40,8 @@ class Parameter(Tensor):
         super().__init__(data, dtype, device)
         if not requires_grad:
             raise TypeError(
-                "Parameter: requires_grad=False is not there; a frozen parameter is one that no manager has attached: "
-                "leave it out, and attach the others only"
+                "Parameter: requires_grad=False is not supported; a frozen parameter is one that no manager has "
+                "attached: leave it out, and attach the others only"
             )
         if not libraries.is_differentiable(self.dtype):
             raise errors.DtypeError(

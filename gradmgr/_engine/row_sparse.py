@@ -285,4 +285,4 @@ def _check_rows(rows: Any, values: Any, shape: tuple[int, ...]) -> None:
         )
     if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < shape[0]:
         bad = int(rows.min()) if int(rows.min()) < 0 else int(rows.max())
-        raise errors.LabelError(f"RowSparse: {bad} is no row of a table of {shape[0]}")
+        raise errors.LabelError(f"RowSparse: {bad} is not a row of a table of {shape[0]}")

@@ -400,7 +400,7 @@ def tensor(data: Any, dtype: Any = None, device: str | None = None, *, requires_
     ((2, 2), dtype('float32'))
     """
     if requires_grad:
-        raise TypeError(f"tensor: requires_grad=True is not there; {errors.HOW_TO_REQUIRE_GRAD}")
+        raise TypeError(f"tensor: requires_grad=True is not supported; {errors.HOW_TO_REQUIRE_GRAD}")
     try:
         return wrap(_fresh(data, dtype, device))
     except errors.REJECTIONS as error:

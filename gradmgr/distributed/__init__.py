@@ -2,8 +2,8 @@
 
 Each rank is a process that runs the same program, started by MPI's launcher, `mpiexec -n 4 python train.py`,
 and begins with `init()`. Every rank must call the same collectives in the same order, with equal shapes and dtypes;
-where they do not, each of them raises DistributedError, which lists what each called. Every wait has an end: a rank
-that fails, ends too early or does not come in time is a RankFailedError on the ranks that wait for it.
+where they do not, each of them raises DistributedError, which lists what each called. Every wait has an end: where
+a rank fails, ends too early or does not come in time, the ranks that wait for it raise RankFailedError.
 
     >>> import gradmgr
     >>> from gradmgr import distributed

@@ -438,7 +438,7 @@ class _Round:
 
 def _twice(t: Tensor, name: str | None) -> errors.DistributedError:
     return errors.DistributedError(
-        f"the all-reduce callback stands more than once in the chain of {describe(t, name)}; attach it once"
+        f"the all-reduce callback is more than once in the chain of {describe(t, name)}; attach it once"
     )
 
 

@@ -22,14 +22,14 @@ def make_allreduce_cb(
 ) -> AllReduceCallback | RowAllReduceCallback:
     """Make the callback that gives every rank the mean, or sum, of all ranks' gradients.
 
-    Attach it to the same parameters, in the same order, on every rank; it may stand anywhere in a chain: what
-    callbacks before it return is reduced, callbacks after it see the result. Gradients travel in buckets, each of
-    which is on its way as soon as it is full, while backward goes on. A parameter that this rank did not reach
-    receives what the others found; one that no rank reached receives nothing.
+    Attach it to the same parameters, in the same order, on every rank. It may have any place in a chain of callbacks:
+    it reduces what those before it return, and those after it receive the result. Gradients are sent in buckets, each
+    as soon as it is full, while backward goes on. A parameter that this rank did not reach receives what the others
+    found; one that no rank reached receives nothing.
 
     Where backward fails on one rank, the others' raises DistributedError; the next backward works again. A rank that
-    fails when it has given all it had, as a callback after this one may, fails alone: the others have their gradients.
-    Threads of a rank that train at once need a `group` each, as nothing else tells their gradients apart.
+    fails after it has sent all its gradients, as in a callback after this one, fails alone: the others have theirs.
+    Threads of a rank that train at the same time need a `group` each; nothing else keeps their gradients apart.
 
     Args:
         reduce_method: "mean" or "sum" (also "MEAN", "SUM").
@@ -43,10 +43,10 @@ def make_allreduce_cb(
         The callback, one object for all parameters. Its `no_sync()` is for the accumulation of gradients.
 
     Raises:
-        ValueError: the method is another, or a bucket would hold nothing.
-        DistributedError: in `backward`, on every rank: the ranks attached different parameters (which, is said), or
-            backward failed on another rank; or a recording around this one would have to follow the gradients through
-            the ranks, which the differentiable `all_reduce` of what `backward` left in `.grad` can do.
+        ValueError: the method is neither "mean" nor "sum", or bucket_bytes is not positive.
+        DistributedError: in `backward`, on every rank: the ranks attached different parameters (the error names them),
+            or backward failed on another rank; or an outer recording would have to follow the gradients through the
+            ranks: for that, call the differentiable `all_reduce` on what `backward` left in `.grad`.
         RankFailedError: in `backward`: another rank ended, or did not come in time.
 
     >>> import gradmgr
@@ -62,7 +62,7 @@ def make_allreduce_cb(
     """
     op = str(reduce_method).lower()
     if op not in ("mean", "sum"):
-        raise ValueError(f"make_allreduce_cb knows the methods 'mean' and 'sum'; found {reduce_method!r}")
+        raise ValueError(f"make_allreduce_cb takes the methods 'mean' and 'sum'; found {reduce_method!r}")
     if bucket_bytes <= 0:
         raise ValueError(f"make_allreduce_cb: a bucket must hold at least one byte; found {bucket_bytes!r}")
     return RowAllReduceCallback(op, group) if sparse else AllReduceCallback(op, bucket_bytes, group)

@@ -183,14 +183,14 @@ def all_reduce(x: Any, op: str = "sum", group: Group | None = None) -> Any:
 
     Args:
         x: a Tensor or an array, of the same shape and dtype on every rank.
-        op: "sum", "mean", "min", "max" or "prod"; the first two are differentiable. A mean of integers is refused.
+        op: "sum", "mean", "min", "max" or "prod"; the first two are differentiable. Integers have no mean.
         group: which ranks; None for all.
 
     Returns:
         A new Tensor (an array for an array) of the shape and dtype of `x`.
 
     Raises:
-        DistributedError: on every rank, where they did not call the same with equal shapes, dtypes and ops.
+        DistributedError: on every rank, unless all called this function with equal shapes, dtypes and ops.
         RankFailedError: another rank ended, or did not come within the timeout.
 
     Example:
@@ -221,12 +221,12 @@ def reduce_scatter(x: Any, op: str = ..., group: Group | None = ...) -> Any: ...
 def reduce_scatter(x: Any, op: str = "sum", group: Group | None = None) -> Any:
     """Reduce an array over the ranks and give each of them one row of the result: rank k receives row k.
 
-    The same numbers as `all_reduce(x, op)[rank]`, up to the order in which they are added, for the half of the bytes
-    on the wire. float16 and bfloat16 are added up, and divided, in float32.
+    The result is that of `all_reduce(x, op)[rank]`, up to the order of the additions, for half of the bytes sent.
+    float16 and bfloat16 are added up, and divided, in float32.
 
     Args:
         x: a Tensor or an array of shape (size, ...): one row for each rank, of the same shape and dtype on all of them.
-        op: "sum", "mean", "min", "max" or "prod"; the first two are differentiable. A mean of integers is refused.
+        op: "sum", "mean", "min", "max" or "prod"; the first two are differentiable. Integers have no mean.
         group: which ranks; None for all.
 
     Returns:
@@ -234,7 +234,7 @@ def reduce_scatter(x: Any, op: str = "sum", group: Group | None = None) -> Any:
 
     Raises:
         ShapeError: there is not one row for each rank.
-        DistributedError: on every rank, where they did not call the same with equal shapes, dtypes and ops.
+        DistributedError: on every rank, unless all called this function with equal shapes, dtypes and ops.
         RankFailedError: another rank ended, or did not come within the timeout.
 
     Example:
@@ -271,7 +271,7 @@ def all_gather(x: Any, group: Group | None = None) -> Any:
         A new Tensor (an array for an array) of shape (size, *x.shape), the same on every rank.
 
     Raises:
-        DistributedError: on every rank, where they did not call the same with equal shapes and dtypes.
+        DistributedError: on every rank, unless all called this function with equal shapes and dtypes.
         RankFailedError: another rank ended, or did not come within the timeout.
 
     >>> import numpy
@@ -295,14 +295,14 @@ def broadcast(x: Any, root: int = 0, group: Group | None = None) -> Any:
     Args:
         x: a Tensor or an array, of the same shape and dtype on every rank; only the root's values count. Where the
             root's is tracked, that of every other rank must be too: attach one of zeros.
-        root: whose; a rank of the group.
+        root: the rank of the group whose values are sent.
         group: which ranks; None for all.
 
     Returns:
         A new Tensor (an array for an array), the same on every rank. `x` itself is not written to.
 
     Raises:
-        DistributedError: on every rank, where they did not call the same with equal shapes, dtypes and roots.
+        DistributedError: on every rank, unless all called this function with equal shapes, dtypes and roots.
         RankFailedError: another rank ended, or did not come within the timeout.
 
     >>> import numpy

@@ -28,8 +28,8 @@ def make_float16_allreduce_cb(reduce_method: str = "mean", *, group: Group | Non
     """Make the callback that gives every rank the mean, or sum, of all ranks' gradients, sent as float16.
 
     A gradient g_r of rank r is sent as c_r = float16(g_r / n), for a sum as float16(g_r), and the result is the sum of
-    the c_r in float16: half of the bytes of float32, and n roundings of at most 2^-11 of the sum's terms each, with
-    2^-25 in place of that below 2^-14. Above 65504 is infinity, which a GradScaler skips.
+    the c_r in float16: half of the bytes of float32, and n roundings, each by at most 2^-11 of the number,
+    or by 2^-25 where it is below 2^-14. Numbers above 65504 become infinite; a GradScaler skips such a step.
 
     It is used as `make_allreduce_cb`, whose rules hold here too: the same parameters on every rank, zeros from a rank
     that did not reach a parameter, an error on all ranks where backward fails on one. It has no `no_sync()`.
@@ -41,10 +41,11 @@ def make_float16_allreduce_cb(reduce_method: str = "mean", *, group: Group | Non
         group: the ranks among which to reduce; None for all.
 
     Returns:
-        The callback, one object for all parameters; `bytes_sent` counts what this rank gave to be sent.
+        The callback, one object for all parameters; `bytes_sent` counts the bytes that this rank gave to be
+        reduced.
 
     Raises:
-        ValueError: the method is another.
+        ValueError: the method is neither "mean" nor "sum".
         DtypeError: in `backward`: a parameter is complex.
         DistributedError, RankFailedError: in `backward`, as with `make_allreduce_cb`.
 
@@ -69,19 +70,19 @@ def make_topk_allreduce_cb(
 
     Each rank adds its gradients to its residual, a = e + g; the k = ceil(fraction * N) numbers of greatest |a|, of all
     N, are sent with their indices, s = top_k(a); what is not sent stays, e = a - s; the result is the mean, or sum, of
-    the s of all ranks. So each number arrives, later: without the residual (`error_feedback=False`), small
-    gradients never do, and a descent may end elsewhere, or nowhere.
+    the s of all ranks. So every number is sent in the end: without the residual (`error_feedback=False`), small
+    gradients never are, and training may converge to another point, or not at all.
 
-    What arrives late costs accuracy, and momentum goes on for many steps with what came all at once, which the source
-    corrects for, and this does not. In a training by SGD with momentum, the accuracy after the same steps was
+    What arrives late costs accuracy. Momentum repeats for many steps what arrived at once; the source corrects for
+    that, this does not. In a training by SGD with momentum, the accuracy after the same steps was
     0.964 with whole gradients, 0.964 with `make_float16_allreduce_cb`, 0.947 with a fraction of 0.1, and 0.897 with
-    0.01, with residuals. So try float16 first; take this where the network is still what a step waits for, at the
-    largest fraction that pays, and compare a run with one of whole gradients. Keep the residual: in another training a
-    fraction of 0.01 came to 0.970 with it, and to 0.937 without (0.975 with whole gradients).
+    0.01, with residuals. So try float16 first; take this where a step still waits for the network, at the
+    largest fraction that saves time, and compare a run with one of whole gradients. Keep the residual: in another
+    training a fraction of 0.01 came to 0.970 with it, and to 0.937 without (0.975 with whole gradients).
 
     Residuals change when a backward succeeds; one that fails leaves them as they were, and so does one in which any
     rank's gradients are not finite, whose step a GradScaler skips. They belong to this rank, as large as the
-    parameters, and are not in a checkpoint: a run that is resumed begins with zeros, as at first.
+    parameters, and are not part of a checkpoint: a resumed run begins with residuals of zeros.
     It is used as `make_allreduce_cb`, whose rules hold here too. It has no `no_sync()`.
 
     Source: Lin, Han, Mao, Wang, Dally, "Deep Gradient Compression", ICLR 2018 (without its momentum correction); error
@@ -95,11 +96,11 @@ def make_topk_allreduce_cb(
         group: the ranks among which to reduce; None for all.
 
     Returns:
-        The callback, one object for all parameters. `bytes_sent` counts what this rank gave to be sent, and
-        `residual(t)` is an array of what was not sent of a parameter.
+        The callback, one object for all parameters. `bytes_sent` counts the bytes that this rank gave to be reduced,
+        and `residual(t)` is an array of what was not sent of a parameter.
 
     Raises:
-        ValueError: the fraction or the method is another.
+        ValueError: the fraction is out of range, or the method is neither "mean" nor "sum".
         DtypeError: in `backward`: a parameter is complex.
         DistributedError, RankFailedError: in `backward`, as with `make_allreduce_cb`.
 
@@ -125,7 +126,7 @@ class _CompressedCallback:
         self._name = name
         self.reduce_method = str(reduce_method).lower()
         if self.reduce_method not in ("mean", "sum"):
-            raise ValueError(f"{name} knows the methods 'mean' and 'sum'; found {reduce_method!r}")
+            raise ValueError(f"{name} takes the methods 'mean' and 'sum'; found {reduce_method!r}")
         self.bytes_sent = 0
         self._group = group
         self._passes: dict[int, _Pass] = {}  # by id of the manager, the last backward of each
@@ -140,7 +141,7 @@ class _CompressedCallback:
         for t, name in run.attached(self).items():
             if run.chain(t).count(self) > 1:
                 raise errors.DistributedError(
-                    f"the callback of {self._name} stands more than once in the chain of {describe(t, name)}; "
+                    f"the callback of {self._name} is more than once in the chain of {describe(t, name)}; "
                     "attach it once"
                 )
             if t.dtype.kind == "c":

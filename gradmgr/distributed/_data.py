@@ -1,4 +1,4 @@
-"""The same parameters on all ranks, to each its part of the data, and checkpoints by one of them."""
+"""Equal parameters on all ranks, a part of the data for each, and checkpoints that one rank writes."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def bcast_parameters(
 
     Args:
         tensors: one Tensor, several, or a mapping of names, used in errors, to Tensors; the same on every rank.
-        root: whose values; a rank of the group.
+        root: the rank of the group whose values are sent.
         group: which ranks; None for all.
 
     Raises:
         TypeError: an element is not a Tensor.
-        ValueError: there is no such root.
-        DistributedError: on every rank, where they gave different tensors; which, is said. Nothing has changed.
+        ValueError: root is not a rank of the group.
+        DistributedError: on every rank, where they gave different tensors; the error names them. Nothing has changed.
         RankFailedError: another rank ended, or did not come within the timeout.
 
     >>> from gradmgr import distributed, tensor
@@ -129,15 +129,15 @@ class DistributedSampler:
     """The indices of a data set that this rank processes, in order; as torch's `DistributedSampler`.
 
     All ranks have the same number: where the number of ranks does not divide the length, the first elements (of the
-    shuffled order) come again, or, with `drop_last`, the last ones are left out. The order of an epoch follows from
-    `seed` and the epoch's number alone, so that all ranks find the same, and a resumed run too.
+    shuffled order) are repeated, or, with `drop_last`, the last ones are left out. The order of an epoch follows from
+    `seed` and the epoch's number alone, so it is the same on all ranks and in a resumed run.
 
     Args:
         dataset: anything with a length, or the length.
-        num_replicas: how many parts; None: the ranks of the group.
-        rank: which part; None: this rank of the group.
+        num_replicas: the number of parts; None for the size of the group.
+        rank: which part; None for that of this rank in the group.
         shuffle: whether to shuffle, in another order in each epoch.
-        seed: of the shuffling; the same on all ranks.
+        seed: the seed of the shuffling; the same on all ranks.
         drop_last: whether to leave elements out instead of repeating some.
         group: which ranks; None for all.
 
@@ -169,7 +169,7 @@ class DistributedSampler:
             raise ValueError(f"DistributedSampler: rank must be from 0 to {num_replicas - 1}; found {rank}")
         self.length = int(dataset) if isinstance(dataset, (int, np.integer)) else len(dataset)
         if self.length < 0:
-            raise ValueError(f"DistributedSampler: a length is not negative; found {self.length}")
+            raise ValueError(f"DistributedSampler: the length must not be negative; found {self.length}")
         self.num_replicas = num_replicas
         self.rank = rank
         self.shuffle = shuffle
@@ -180,7 +180,7 @@ class DistributedSampler:
         np.random.SeedSequence(seed)  # raises here, not in the first epoch
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the order of an epoch; without it every epoch has the same."""
+        """Choose the order of an epoch; without this call, every epoch has the same order."""
         self.epoch = int(epoch)
 
     def indices(self, epoch: int | None = None) -> np.ndarray[Any, np.dtype[np.int64]]:

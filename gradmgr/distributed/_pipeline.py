@@ -54,16 +54,16 @@ class _Link:
 def send(x: Any, to: int, *, group: Group | None = None) -> None:
     """Send an array to another rank, which calls `recv`; its gradient comes back from there in `backward`.
 
-    It does not wait for the other rank. Where `x` is tracked, this rank's `backward` begins here too, whatever it is
-    given: a rank that holds no loss calls `gm.backward()`, which waits for the gradient of `x` and goes on with it.
+    It does not wait for the other rank. Where `x` is tracked, this rank's `backward` also starts from the gradient of
+    `x` that it receives: a rank that holds no loss calls `gm.backward()` without an argument.
 
     Args:
-        x: a Tensor or an array; its values now are sent.
-        to: the rank.
-        group: whose numbers `to` is one of; None for all ranks.
+        x: a Tensor or an array; the values that it has now are sent.
+        to: the rank that receives.
+        group: the ranks among which `to` counts; None for all.
 
     Raises:
-        ValueError: there is no such other rank.
+        ValueError: `to` is not another rank of the group.
         UnsupportedFunctionError: `x` has a tangent (forward mode ends at the rank), or is batched by vmap; or this is
             inside a checkpointed function, which runs again in backward.
         RankFailedError: here or in `backward`: another rank ended, or did not come in time.
@@ -81,23 +81,23 @@ def recv(
 ) -> Tensor:
     """Receive what another rank sends with `send`; `backward` sends the gradient back.
 
-    Where that rank tracks what it sends, the result is known to every manager that records here, though it depends
-    on nothing attached, and each `backward` begins here too: where nothing was computed from it, zeros are sent.
+    Where that rank tracks what it sends, every manager that records here records the result, although it depends on
+    nothing attached here, and `backward` sends its gradient: zeros where nothing was computed from it.
 
     Args:
-        shape: of what is sent.
-        dtype: of what is sent.
-        source: the rank.
-        device: where to put it; with NCCL a GPU's memory is received in directly.
-        group: whose numbers `source` is one of; None for all ranks.
+        shape: the shape of what is sent.
+        dtype: its dtype.
+        source: the rank that sends.
+        device: where to put it; NCCL receives into a GPU's memory directly.
+        group: the ranks among which `source` counts; None for all.
 
     Returns:
         A Tensor. Where neither rank records, this is plain communication.
 
     Raises:
-        ValueError: there is no such other rank.
+        ValueError: `source` is not another rank of the group.
         UnsupportedFunctionError: this is inside a checkpointed function, which runs again in backward.
-        DistributedError: something else was sent; or another number of managers follows it there than records here.
+        DistributedError: something else was sent, or the numbers of managers that record it on both ranks differ.
         RankFailedError: here or in `backward`: another rank ended, or did not come in time.
     """
     at = resolve_group(group)

@@ -52,9 +52,9 @@ class ZeroRedundancyOptimizer(Optimizer):
         ValueError: an option is out of range; or it is `differentiable=True`.
         DistributedError: in `step`: the ranks have different parameters or options, or a gradient where others have
             none, or the step failed on another rank. No parameter has changed; the state of this rank may have.
-        KeyboardInterrupt: or another exception of the program's, which strikes in `step`: it comes before all
-            parameters of this rank are written or after them, but the state of this rank may be a step ahead, and the
-            other ranks may have taken the step. So training goes on from a checkpoint.
+        KeyboardInterrupt: this, or another exception of the program, interrupts `step`: either all parameters of this
+            rank are written or none, but the state of this rank may be a step ahead, and the other ranks may have
+            taken the step. So continue from a checkpoint.
         StateError: in `state_dict`: see there.
 
     >>> import gradmgr
@@ -179,10 +179,10 @@ class ZeroRedundancyOptimizer(Optimizer):
         One state of one row is sent at a time, to every rank, so that the others need as much memory for a moment.
 
         Args:
-            to: the rank of the group.
+            to: the rank of the group that receives it.
 
         Raises:
-            ValueError: there is no such rank.
+            ValueError: `to` is not a rank of the group.
             DistributedError, RankFailedError: as for every collective.
         """
         if not 0 <= to < self._at.size:
@@ -230,7 +230,7 @@ class ZeroRedundancyOptimizer(Optimizer):
     def state_dict(self) -> dict[str, Any]:
         """Return the whole state, as an optimiser that is not divided returns it; see `consolidate_state_dict`.
 
-        An optimiser that has no state, as before its first step, needs none gathered; `load` into it works at once.
+        An optimiser without state, as before its first step, needs no gathering: `gradmgr.load` into it works at once.
 
         Raises:
             StateError: it was not gathered on this rank since the last step.
@@ -247,7 +247,7 @@ class ZeroRedundancyOptimizer(Optimizer):
             return everything
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Set the state and the options: each rank takes its part of the whole state, which it is given.
+        """Set the state and the options: every rank is given the whole state and takes its part.
 
         The state may come from an optimiser that is not divided, or from one divided among another number of ranks.
 

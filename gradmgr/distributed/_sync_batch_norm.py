@@ -27,12 +27,13 @@ from gradmgr.nn._modules.normalization import BatchNorm
 class SyncBatchNorm(BatchNorm):
     """BatchNorm whose statistics in training are those of the batches of all ranks; as torch.nn.SyncBatchNorm.
 
-    Each rank calls it with its part of the batch, of any size, also empty; all have as many of these layers, and call
-    them in the same order. Forward gathers mean, variance and count of the parts, in one message of 2 C + 1 numbers;
-    backward adds up the two sums over channels of which BatchNorm's derivative consists, in one of 2 C. The result, its
-    derivatives of every order and the running statistics are those of BatchNorm over the whole batch. The gradients of
-    weight and bias are those by the rank's own part, as of every parameter: attach these with `make_allreduce_cb`. In
-    evaluation, with one rank, and before `distributed.init()`, it is BatchNorm and sends nothing.
+    Each rank calls it with its part of the batch, of any size, also empty; all ranks have the same number of these
+    layers, and call them in the same order. Forward gathers mean, variance and count of the parts, in one message of
+    2 C + 1 numbers; backward adds up the two sums by channel that BatchNorm's derivative needs, in one of 2 C. The
+    result, its derivatives of every order and the running statistics are those of BatchNorm over the whole batch. The
+    gradients of weight and bias are those of the rank's own part, as for every parameter: attach them with
+    `make_allreduce_cb`. In evaluation, with one rank, and before `distributed.init()`, it is BatchNorm and sends
+    nothing.
 
     It takes (N, C, ...). Where a rank tracks the input, all must; backward communicates on each rank, whatever its loss
     depends on.
@@ -43,7 +44,7 @@ class SyncBatchNorm(BatchNorm):
         momentum: the fraction of the running statistics that a batch replaces; None for the mean over all batches.
         affine: whether to scale and shift.
         track_running_stats: whether to keep running statistics.
-        process_group: the ranks whose batches are one, from `new_group`; None for all.
+        process_group: the ranks whose batches are normalised together, from `new_group`; None for all.
         device: "cpu" or "cuda:0".
         dtype: the dtype of parameters and statistics; float32 by default.
         bias: whether to shift, where `affine`.
@@ -51,7 +52,7 @@ class SyncBatchNorm(BatchNorm):
     Raises:
         TypeError: process_group is not a Group.
         ShapeError: in a call, there is only one value per channel on all ranks together; or as BatchNorm.
-        DistributedError: in a call, the ranks did not do the same.
+        DistributedError: in a call, the ranks called different functions.
         RankFailedError: in a call or in backward, another rank ended, or did not come in time.
 
     Parameters and buffers are BatchNorm's, so that its state_dict loads.
@@ -106,13 +107,13 @@ class SyncBatchNorm(BatchNorm):
 
         Args:
             module: searched with all modules in it; they are replaced in place.
-            process_group: as of the class.
+            process_group: see the class.
 
         Returns:
             The module itself, or the new layer where it is a batch norm.
 
         Raises:
-            TypeError: `module` is no Module, or process_group no Group.
+            TypeError: `module` is not a Module, or process_group is not a Group.
 
         >>> from gradmgr import nn
         >>> from gradmgr.distributed import SyncBatchNorm

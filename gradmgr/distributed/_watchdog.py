@@ -65,8 +65,8 @@ class Watchdog(WatchdogBase):
             raise self._failure()
         if os.getpid() != self._process:  # the connections are not its own, and MPI's calls would hang in it
             raise errors.DistributedError(
-                "this process was made by fork from a rank, and is none itself; let the rank call what all ranks do "
-                "together, or start such processes with multiprocessing's method 'spawn'"
+                "this process was made by fork from a rank, and is not a rank itself; let the rank call what all ranks "
+                "do together, or start such processes with multiprocessing's method 'spawn'"
             )
 
     def poll(self, operation: str, ranks: tuple[int, ...], waited: float) -> None:

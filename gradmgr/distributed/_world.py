@@ -122,18 +122,18 @@ _state = _State()
 def init(backend: str | None = None, *, timeout: float = 300.0) -> None:
     """Connect this process with those that MPI's launcher started with it.
 
-    Every rank calls it once, before it asks for anything else here. Started by hand (`python train.py`), a
-    program is rank 0 of 1, and the same code runs; started by `mpiexec -n 4 python train.py`, one of four.
+    Every rank calls it once, before any other function of `gradmgr.distributed`. Started by hand (`python train.py`), a
+    program is rank 0 of 1, and the same code runs; started by `mpiexec -n 4 python train.py`, it is one of four.
 
-    A rank that ends by an exception tells the others, whose next wait, or present one, raises RankFailedError with
-    its text; then, after a few seconds in which they may end by themselves, the job is ended.
+    A rank that ends by an exception tells the others: their current or next wait raises RankFailedError with its text.
+    After a few seconds, in which they may end by themselves, the job is ended.
 
     Args:
         backend: "mpi" carries NumPy arrays; "nccl" carries CuPy arrays between GPUs, and NumPy arrays as "mpi" does.
             None: "nccl" where the program has imported CuPy and CuPy finds a GPU, else "mpi". With "nccl" each rank's
             GPU is current from then on: make arrays and models after it, with `device="cuda"`.
-        timeout: seconds that a wait for another rank may take; let it be longer than the longest time a rank may
-            spend between two calls, such as in an evaluation or the writing of a checkpoint.
+        timeout: seconds that a wait for another rank may take; longer than the time that a rank spends between two
+            calls, as for an evaluation or for writing a checkpoint.
 
     Raises:
         MissingDependencyError: mpi4py, an MPI library, CuPy or NCCL is missing.
@@ -179,7 +179,7 @@ def _load_mpi() -> Any:
 
 
 def finalize() -> None:
-    """Disconnect the ranks; each must call it, and waits there for the others. Needless at the program's end.
+    """Disconnect the ranks; each must call it, and waits there for the others. At the program's end it is not needed.
 
     Where other ranks call something else, or one of them fails, it raises as every collective does, and the ranks stay
     connected.
@@ -290,12 +290,12 @@ def new_group(ranks: Iterable[int]) -> Group:
         ranks: its members, as ranks of the world, in the order in which they are numbered.
 
     Returns:
-        What other functions take as `group`. In it, ranks count from 0.
+        The group, to pass to other functions as `group`. In it, ranks count from 0.
 
     Raises:
         TypeError: a rank is not an integer.
-        ValueError: a rank is there twice, or there is none of that number.
-        DistributedError: the ranks did not name the same.
+        ValueError: a rank is named twice, or does not exist.
+        DistributedError: the ranks gave different lists.
 
     >>> from gradmgr import distributed
     >>> distributed.init()

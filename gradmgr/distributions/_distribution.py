@@ -295,8 +295,8 @@ class Distribution:
         owner = type(self).__name__
         if not self.has_rsample:
             raise NotImplementedError(
-                f"{owner} has no rsample: its values are no differentiable function of the parameters; use sample(), "
-                "and the gradient of log_prob()"
+                f"{owner} has no rsample: its values are not a differentiable function of the parameters; use "
+                "sample(), and the gradient of log_prob()"
             )
         shape = sample_shape_of(sample_shape, f"{owner}.rsample") + self._batch_shape
         return self._draw(generator_for(rng, f"{owner}.rsample"), shape, *_on_one_device(self._values()))

@@ -210,7 +210,7 @@ def trunc_normal_(
     """Fill from the normal distribution truncated to [a, b]; a and b are absolute, not relative to the mean.
 
     The values follow the distribution exactly: they are drawn by rejection, from the normal distribution or, if that is
-    seldom in [a, b], from the uniform distribution over it.
+    rarely in [a, b], from the uniform distribution over it.
 
     Raises:
         ValueError: std is not positive, or a is not less than b.
@@ -439,7 +439,7 @@ def _fans(tensor: Tensor, asked: str) -> tuple[int, int]:
     _check_tensor(tensor, asked)
     if tensor.ndim < 2:
         raise errors.ShapeError(
-            f"{asked} needs a tensor of shape (out, in, ...), whose fans it goes by; found {describe(tensor)}"
+            f"{asked} needs a tensor of shape (out, in, ...), for its fans; found {describe(tensor)}"
         )
     out, channels, *window = tensor.shape
     return channels * math.prod(window), out * math.prod(window)

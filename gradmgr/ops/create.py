@@ -341,7 +341,7 @@ def asarray(
     ([0.0, 0.0], [1.0, 1.0])
     """
     if requires_grad:
-        raise TypeError(f"asarray: requires_grad=True is not there; {errors.HOW_TO_REQUIRE_GRAD}")
+        raise TypeError(f"asarray: requires_grad=True is not supported; {errors.HOW_TO_REQUIRE_GRAD}")
     try:
         return _convert(data, dtype, device, copy)
     except errors.REJECTIONS as error:

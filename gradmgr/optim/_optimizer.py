@@ -122,7 +122,7 @@ def _named_parameters(params: Any) -> list[tuple[str | None, Any]]:
         return [(str(name), p) for name, p in params.items()]
     pairs = [(None, p) if isinstance(p, Tensor) or not _is_pair(p) else tuple(p) for p in params]
     if len({name is None for name, _ in pairs}) > 1:
-        raise ValueError("parameters have names, as (name, Tensor) pairs, all of them or none; found some of both")
+        raise ValueError("either all parameters are given as (name, Tensor) pairs, or none; found both")
     return pairs
 
 

@@ -139,7 +139,7 @@ class GradScaler:
         if state.stepped:
             raise RuntimeError("unscale_() comes after step() of this optimiser; call it before, or update() between")
         if state.is_unscaled:
-            raise RuntimeError("unscale_() was called on this optimiser already since the last update(); once will do")
+            raise RuntimeError("unscale_() was called on this optimiser already since the last update(); call it once")
         params = [p for group in optimizer.param_groups for p in group["params"]]
         inverse = 1.0 / self._scale
         work = [(row, row.values()) for row in rows_of(gradients_of(params, "unscale_"))]
@@ -170,7 +170,7 @@ class GradScaler:
         if not self._enabled:
             return optimizer.step(*args, **kwargs)
         if "closure" in kwargs or args:
-            raise RuntimeError("step() of a GradScaler takes no closure: gradients are to be computed before it")
+            raise RuntimeError("step() of a GradScaler takes no closure: compute the gradients before it")
         state = self._state_of_round(optimizer)
         if state.stepped:
             raise RuntimeError(
@@ -304,7 +304,7 @@ class GradScaler:
         if set(state_dict) != wanted:
             missing, unknown = sorted(wanted - set(state_dict)), sorted(set(state_dict) - wanted)
             raise errors.StateError(
-                f"load_state_dict of GradScaler: missing are {missing or 'none'}, not known are {unknown or 'none'}; "
+                f"load_state_dict of GradScaler: missing: {missing or 'none'}, unknown: {unknown or 'none'}; "
                 "the state of a disabled scaler is empty and fits only a disabled one"
             )
         try:

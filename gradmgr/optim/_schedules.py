@@ -89,7 +89,7 @@ class Saved:
         if missing or unknown:
             raise errors.StateError(
                 f"load_state_dict: the state does not fit {type(self).__name__}: "
-                f"missing are {missing or 'none'}, not known are {unknown or 'none'}"
+                f"missing: {missing or 'none'}, unknown: {unknown or 'none'}"
             )
         self.__dict__.update(dict(state_dict))
 

@@ -356,7 +356,7 @@ class _CombinedSchedule(Saved):
         self.optimizer: Optimizer = self._schedulers[0].optimizer if optimizer is None else optimizer
         check_optimizer(self.optimizer, asked)
         if any(schedule.optimizer is not self.optimizer for schedule in self._schedulers):
-            raise ValueError(f"the schedules of {asked} are to be of one optimiser; found others")
+            raise ValueError(f"the schedules of {asked} must be of one optimiser; found several")
         self._last_lr: list[float] = []
 
     def get_last_lr(self) -> list[float]:

@@ -225,7 +225,7 @@ def test_an_array_of_a_gpu_that_is_read_by_name_is_not_replayed() -> None:
     def step(x: Any) -> Any:
         return x * values
 
-    with one_warning("an array of a GPU that is no Tensor; make it one, or pass it as an argument"):
+    with one_warning("an array of a GPU that is not a Tensor; make it one, or pass it as an argument"):
         for k in range(4):
             x = tensor(guard.cupy.asarray(wave(3, at=k)))
             assert host(step(x)).tobytes() == (wave(3, at=k) * wave(3)).tobytes()

@@ -447,7 +447,7 @@ def test_wrong_arguments_of_the_layer(args: Any, options: Any, kind: type[Except
 @pytest.mark.parametrize(
     ("args", "options", "says"),
     [
-        ((6, 4), {}, "num_heads=4 must divide embed_dim=6"),
+        ((6, 4), {}, "num_heads=4 does not divide embed_dim=6"),
         ((0, 1), {}, "embed_dim must be at least 1; found 0"),
         ((4, 2), {"dropout": -0.1}, "dropout must be a probability"),
     ],

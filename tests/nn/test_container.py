@@ -35,7 +35,7 @@ def test_sequential():
     assert a not in net
     del net[:]
     assert len(net) == 0
-    with pytest.raises(IndexError, match="has 0 modules; there is no position 1"):
+    with pytest.raises(IndexError, match="has 0 modules, and no position 1"):
         net[1]
 
 

@@ -147,8 +147,8 @@ def test_state():
     assert other.state_dict() == saved
     assert (other.get_growth_factor(), other.get_backoff_factor(), other.get_growth_interval()) == (2.0, 0.5, 3)
     for bad, said in (
-        ({}, "missing are .*'scale'"),
-        ({**saved, "more": 1}, r"not known are \['more'\]"),
+        ({}, "missing: .*'scale'"),
+        ({**saved, "more": 1}, r"unknown: \['more'\]"),
         ({**saved, "scale": -1.0}, "finite and above 0; found -1.0"),
         ({**saved, "growth_interval": 0}, "growth_interval"),
     ):

@@ -179,18 +179,18 @@ def test_indices_of_another_dtype_are_refused(dtype):
 
 
 def test_indices_that_name_no_row():
-    text = r"index 4 at position \(1, 0\) is no index of a table of 4 rows; it must be at least 0 and less than 4"
+    text = r"index 4 at position \(1, 0\) is not an index of a table of 4 rows; it must be at least 0 and less than 4"
     with pytest.raises(errors.LabelError, match=text):
         embedding([[0, 3], [4, -1]], TABLE)
     with pytest.raises(IndexError, match=r"index -1 at position \(2,\)"):
         embedding(tensor([0, 3, -1]), TABLE)
-    with pytest.raises(errors.LabelError, match=r"one_hot: index 3 at position \(\) is no index of 3 classes"):
+    with pytest.raises(errors.LabelError, match=r"one_hot: index 3 at position \(\) is not an index of 3 classes"):
         one_hot(3, 3)
-    with pytest.raises(errors.LabelError, match=r"index -2 at position \(1,\) is no index of classes; it must be not"):
+    with pytest.raises(errors.LabelError, match=r"-2 at position \(1,\) is not an index of classes; it must be not"):
         one_hot([0, -2])
     with pytest.raises(errors.LabelError, match=r"index 7 at position \(1, 2\)"):
         vmap(lambda i: embedding(i, tensor(TABLE)))(np.array([[0, 1, 2], [3, 0, 7]]))
-    with pytest.raises(errors.LabelError, match="padding_idx 4 is no row of a table of 4"):
+    with pytest.raises(errors.LabelError, match="padding_idx 4 is not a row of a table of 4"):
         embedding([0], TABLE, padding_idx=4)
 
 

@@ -268,7 +268,7 @@ def test_a_schedule_stepped_before_its_optimizer_warns_as_torchs():
 def test_a_state_of_another_schedule_is_refused(make):
     schedule = make(optimizer_of(momentum=0.9))
     before = schedule.state_dict()
-    with pytest.raises(errors.StateError, match=r"missing are .*not known are \['gamma2'\]"):
+    with pytest.raises(errors.StateError, match=r"missing: .*unknown: \['gamma2'\]"):
         schedule.load_state_dict({"last_epoch": 7, "gamma2": 1})
     assert schedule.state_dict() == before
 

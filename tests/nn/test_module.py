@@ -181,7 +181,7 @@ def test_registering_by_name():
     with pytest.raises(TypeError, match="takes a Module or None; found function"):
         net.register_module("x", lambda x: x)
     for bad in ("", "a.b"):
-        with pytest.raises(ValueError, match="must not be empty, nor have a dot"):
+        with pytest.raises(ValueError, match="must not be empty or have a dot"):
             net.register_buffer(bad, None)
     with pytest.raises(TypeError, match="must be a string; found int"):
         net.register_module(1, Affine())

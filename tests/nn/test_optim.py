@@ -819,7 +819,7 @@ def test_a_state_of_another_form_is_refused(change, said):
         (lambda p: optim.SGD([{"params": [p]}, {"params": [p]}]), ValueError, "in group 0 already"),
         (lambda p: optim.SGD([{"parameters": [p]}]), TypeError, "a dict with 'params'"),
         (lambda p: optim.SGD([{"params": [p], "rate": 1}]), TypeError, "no option 'rate'"),
-        (lambda p: optim.SGD([p, ("b", p)]), ValueError, "all of them or none"),
+        (lambda p: optim.SGD([p, ("b", p)]), ValueError, "either all parameters are given"),
         (lambda p: optim.SGD({"i": tensor([1, 2])}), errors.DtypeError, "parameter 'i'.*int64.*cannot have a gradient"),
         (lambda p: optim.SGD([p], lr=-0.1), ValueError, "lr must be at least 0; found -0.1"),
         (lambda p: optim.SGD([p], lr=float("nan")), ValueError, "lr must be at least 0; found nan"),

@@ -261,7 +261,7 @@ def test_what_it_refuses():
         sparse.RowSparse([0], [[1]], (3, 1))
     with pytest.raises(errors.ShapeError, match=r"rows of shape \(1,\), values of shape \(1, 2\) and shape=\(3, 1\)"):
         sparse.RowSparse([0], [[1.0, 2.0]], (3, 1))
-    with pytest.raises(errors.LabelError, match="3 is no row of a table of 3"):
+    with pytest.raises(errors.LabelError, match="3 is not a row of a table of 3"):
         sparse.RowSparse([3], [[1.0]], (3, 1))
 
 
@@ -465,8 +465,8 @@ def test_what_bags_refuse():
     for text, args, keywords in (
         ("max_norm would write", ([[0]], TABLE), {"max_norm": 1.0}),
         ("mode must be one of 'sum' 'mean' 'max'; found 'min'", ([[0]], TABLE), {"mode": "min"}),
-        ("per_sample_weights goes with mode='sum'", ([[0]], TABLE), {"per_sample_weights": [[1.0]]}),
-        ("scale_grad_by_freq does not go with mode='max'", ([[0]], TABLE), {"scale_grad_by_freq": True, "mode": "max"}),
+        ("per_sample_weights needs mode='sum'", ([[0]], TABLE), {"per_sample_weights": [[1.0]]}),
+        ("freq cannot be combined with mode='max'", ([[0]], TABLE), {"scale_grad_by_freq": True, "mode": "max"}),
         (r"takes an input of two axes without offsets.*found shape \(1,\) and no offsets", ([0], TABLE), {}),
         (r"found shape \(1, 1\) and offsets", ([[0]], TABLE, [0]), {}),
         ("offsets that begin with 0, ascend", ([0, 1], TABLE, [1]), {}),

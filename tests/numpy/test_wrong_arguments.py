@@ -362,7 +362,7 @@ def test_requires_grad_is_refused_with_the_way_to_attach(make: Any) -> None:
 
 def test_a_parameter_is_frozen_by_not_attaching_it() -> None:
     nn.Parameter([1.0], requires_grad=True)
-    with pytest.raises(TypeError, match="requires_grad=False is not there; a frozen parameter is one that no manager"):
+    with pytest.raises(TypeError, match="requires_grad=False is not supported; a frozen parameter is one that no"):
         nn.Parameter([1.0], requires_grad=False)
 
 

@@ -38,17 +38,18 @@ def test_files_and_modules_that_are_named_exist():
 
 
 def changed(text, diff):
-    """Return a text in which the lines of each hunk of a diff, found by its " " and "-" lines, are exchanged."""
+    """Return a text in which the lines of each hunk of a diff, found by its " ", "-" and empty lines, are exchanged."""
     for hunk in diff.split("@@\n"):
         lines = hunk.splitlines(keepends=True)
-        before = "".join([line[1:] for line in lines if not line.startswith("+")])
+        before = "".join([line[1:] or line for line in lines if not line.startswith("+")])
         assert text.count(before) == 1, before
-        text = text.replace(before, "".join([line[1:] for line in lines if not line.startswith("-")]))
+        text = text.replace(before, "".join([line[1:] or line for line in lines if not line.startswith("-")]))
     return text
 
 
 def test_a_diff_is_applied_where_its_context_is():
     assert changed("a\nb\nc\n", " b\n+x\n-c\n@@\n a\n+y\n") == "a\ny\nb\nx\n"
+    assert changed("a\n\nb\na\n", " a\n\n b\n+x\n") == "a\n\nb\nx\na\n"
     with pytest.raises(AssertionError):
         changed("a\nb\n", " c\n+x\n")
 

@@ -206,7 +206,7 @@ def test_one_rank_sends_nothing():
 
 @pytest.mark.parametrize("make", [dist.make_float16_allreduce_cb, lambda m: dist.make_topk_allreduce_cb(0.1, m)])
 def test_a_wrong_method_is_refused(make):
-    with pytest.raises(ValueError, match="allreduce_cb knows the methods 'mean' and 'sum'; found 'max'"):
+    with pytest.raises(ValueError, match="allreduce_cb takes the methods 'mean' and 'sum'; found 'max'"):
         make("max")
 
 

@@ -1123,7 +1123,7 @@ def test_wrong_arguments_of_flattened() -> None:
         Flattened(1, {"x": 1.0})
     with pytest.raises(TypeError, match="holds no floating or complex leaf"):
         Flattened(rosenbrock, {"x": 1})
-    with pytest.raises(ValueError, match="frozen holds, as number 0"):
+    with pytest.raises(ValueError, match="element 0 of frozen is not a leaf"):
         Flattened(rosenbrock, {"x": np.ones(2)}, frozen=[np.ones(2)])
     with pytest.raises(errors.ShapeError, match=r"value: the vector must have shape \(2,\); found \(3,\)"):
         problem.value(np.ones(3))

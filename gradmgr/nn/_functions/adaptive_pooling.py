@@ -123,7 +123,7 @@ def adaptive_max_pool1d(input: Any, output_size: Any, return_indices: bool = Fal
     Args:
         input: (batch, channels, length), or without the batch.
         output_size: the number of windows.
-        return_indices: whether to return the position of each result, too.
+        return_indices: whether to return the position of each result as well.
 
     Returns:
         (batch, channels, output_size), in the input's dtype; with return_indices, this and int64 indices.

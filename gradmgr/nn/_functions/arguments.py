@@ -130,7 +130,7 @@ def check_not_in_place(inplace: bool, asked: str) -> None:
         )
     if inplace:
         raise ValueError(
-            f"{asked}: inplace=True is not there, as no layer writes to what it is given; leave it out, and use what "
+            f"{asked}: inplace=True is not supported, as no layer writes to its input; leave it out, and use what "
             "the layer returns"
         )
 

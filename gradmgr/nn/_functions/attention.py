@@ -356,9 +356,9 @@ def scaled_dot_product_attention(
         Shape (..., L, V), in the common dtype of query, key and value. Half precision is computed in float32.
 
     Raises:
-        DtypeError: an argument is not of real floating-point numbers, or the mask neither that nor boolean.
+        DtypeError: an argument is not of real floating-point numbers, or the mask is neither of these nor boolean.
         ShapeError: lengths, features, heads, leading axes or the mask do not fit.
-        ValueError: dropout_p is no probability, or both attn_mask and is_causal were given.
+        ValueError: dropout_p is not from 0 to 1, or both attn_mask and is_causal were given.
         TypeError: rng is not a numpy.random.Generator.
 
     >>> import numpy as np

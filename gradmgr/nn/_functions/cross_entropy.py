@@ -528,7 +528,7 @@ def cross_entropy(
     ignore_index = integer(ignore_index, "ignore_index", asked)
     if target.shape == input.shape and is_floating(target.dtype):
         if ignore_index != -100:
-            raise ValueError(f"{asked}: ignore_index is a label, and the target holds probabilities; set those to 0")
+            raise ValueError(f"{asked}: ignore_index is for labels, and the target holds probabilities; set those to 0")
         loss = _loss_of_probabilities(input, target, axis, weight, float(label_smoothing))
         return _average(loss, None, reduction, asked, np.result_type(input.dtype, target.dtype))
     labels, divisor = _read_labels(asked, input, axis, raw(target), weight, ignore_index)

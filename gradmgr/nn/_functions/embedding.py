@@ -232,7 +232,7 @@ def read_table(input: Any, weight: Any, padding_idx: Any, asked: str) -> tuple[A
     if padding_idx is not None:
         padding = integer(padding_idx, "padding_idx", asked)
         if not -rows <= padding < rows:
-            raise errors.LabelError(f"{asked}: padding_idx {padding} is no row of a table of {rows}")
+            raise errors.LabelError(f"{asked}: padding_idx {padding} is not a row of a table of {rows}")
         padding %= rows
     places = checked_places(input, rows, asked, f"a table of {rows} rows")
     return table, libraries.place_indices(places, raw(table), asked), padding
@@ -252,7 +252,8 @@ def checked_places(given: Any, count: int | None, asked: str, of: str) -> Any:
         at = tuple([int(k) for k in np.unravel_index(first, seen.shape)])
         within = "not negative" if count is None else f"at least 0 and less than {count}"
         raise errors.LabelError(
-            f"{asked}: index {int(seen.reshape(-1)[first])} at position {at} is no index of {of}; it must be {within}"
+            f"{asked}: index {int(seen.reshape(-1)[first])} at position {at} is not an index of {of}; it must be "
+            f"{within}"
         )
     if places.dtype.kind == "u":
         places = places.astype(np.int64)

@@ -54,8 +54,8 @@ def embedding_bag(
     Raises:
         LabelError: an index is negative or not a row of the table.
         DtypeError: the indices or offsets are not integers, or the table's dtype cannot have gradients.
-        ShapeError: the table has not two axes, or the others do not fit together.
-        ValueError: the mode is none of these, or does not go with other arguments.
+        ShapeError: the table does not have two axes, or the other shapes do not fit together.
+        ValueError: the mode is unknown, or cannot be combined with another argument.
         UnsupportedFunctionError: max_norm is given.
         BatchedValueError: the offsets differ between examples of a vmap.
 
@@ -69,9 +69,9 @@ def embedding_bag(
     refuse_max_norm(max_norm, asked)
     check_word(mode, _MODES, "mode", asked)
     if per_sample_weights is not None and mode != "sum":
-        raise ValueError(f"{asked}: per_sample_weights goes with mode='sum' alone; found mode={mode!r}")
+        raise ValueError(f"{asked}: per_sample_weights needs mode='sum'; found mode={mode!r}")
     if scale_grad_by_freq and mode == "max":
-        raise ValueError(f"{asked}: scale_grad_by_freq does not go with mode='max'")
+        raise ValueError(f"{asked}: scale_grad_by_freq cannot be combined with mode='max'")
     table, places, padding = read_table(input, weight, padding_idx, asked)
     weights = _weights(per_sample_weights, places)
     bags = _Bags(places, offsets, include_last_offset)

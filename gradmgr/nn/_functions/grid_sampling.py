@@ -127,7 +127,7 @@ def grid_sample(
 
     Raises:
         ShapeError: the shapes do not fit.
-        ValueError: a mode is none of these.
+        ValueError: a mode is unknown.
 
     >>> import numpy as np
     >>> from gradmgr.nn import functional as F

@@ -64,7 +64,7 @@ def _cast_alike(asked: str, input: Any, target: Any) -> tuple[Any, Any]:
     check_floating(asked, input=input)
     if input.shape != target.shape:
         raise errors.ShapeError(
-            f"{asked} compares number with number; found input of shape {input.shape} and target of shape "
+            f"{asked} takes an input and a target of one shape; found input of shape {input.shape} and target of shape "
             f"{target.shape}; reshape one of them, as broadcasting would average over pairs that do not belong together"
         )
     if target.dtype.kind in "biu":
@@ -400,10 +400,12 @@ def binary_cross_entropy(input: Any, target: Any, weight: Any = None, reduction:
     """Return -(y * log(p) + (1 - y) * log(1 - p)) of probabilities p.
 
     As in torch logarithms are at least -100, and the derivative stays finite. Prefer
-    `binary_cross_entropy_with_logits`, which is exact. Arguments and errors are the same.
+    `binary_cross_entropy_with_logits`, which is exact. Its arguments are the same, but for `pos_weight`, and so are its
+    errors.
 
     Raises:
-        ValueError: an input is outside of [0, 1].
+        ValueError: an input is outside of [0, 1], or the reduction is unknown.
+        ShapeError, DtypeError: as for `mse_loss`; ShapeError also if the weight does not broadcast.
 
     >>> import numpy as np
     >>> from gradmgr.nn.functional import binary_cross_entropy
@@ -418,7 +420,7 @@ def binary_cross_entropy(input: Any, target: Any, weight: Any = None, reduction:
     if bool(((values < 0) | (values > 1)).any()):
         raise ValueError(
             f"{asked} takes probabilities; found an input outside of [0, 1]; apply sigmoid, or better: call "
-            "binary_cross_entropy_with_logits on what it would be applied to"
+            "binary_cross_entropy_with_logits on the logits"
         )
     factor = _constant_factor(weight, x, "weight", asked)
     loss = _bce(x, y)
@@ -435,7 +437,7 @@ def kl_div(input: Any, target: Any, reduction: str = "mean", log_target: bool = 
         log_target: whether `target` holds logarithms.
 
     Raises:
-        ShapeError, DtypeError: as for `mse_loss`.
+        ShapeError, DtypeError, ValueError: as for `mse_loss`.
 
     >>> import numpy as np
     >>> from gradmgr.nn.functional import kl_div

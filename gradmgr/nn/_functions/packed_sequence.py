@@ -97,9 +97,9 @@ class PackedSequence(_Fields):
         unsorted_indices: the inverse permutation; by default it is computed from `sorted_indices`.
 
     Raises:
-        ShapeError: data has not as many rows as there are steps, or indices are not as many as sequences.
+        ShapeError: the number of rows of data is not that of all steps, or that of indices is not that of sequences.
         TypeError: sizes or indices are not integers, or not on the host.
-        ValueError: batch_sizes is empty, has a 0 or ascends, or the indices are no permutation.
+        ValueError: batch_sizes is empty, has a 0 or ascends, or the indices are not a permutation.
 
     >>> import numpy
     >>> from gradmgr.nn.utils.rnn import PackedSequence, unpack_sequence
@@ -258,14 +258,14 @@ def pack_padded_sequence(
         input: (length, batch, ...), with batch_first (batch, length, ...), of any dtype.
         lengths: the length of each sequence, from 1 to `length`: a list, or an array or Tensor of integers on the host.
         batch_first: which of the first two axes is the batch.
-        enforce_sorted: raise unless longer sequences come first; False sorts them, and what is unpacked has the order
-            of `input` again.
+        enforce_sorted: raise unless longer sequences come first; with False they are sorted, and unpacking restores
+            the order of `input`.
 
     Returns:
         A PackedSequence; its data is a Tensor for a Tensor, an array for an array, in the dtype of `input`.
 
     Raises:
-        ShapeError: input has not two axes, or lengths are not as many as sequences.
+        ShapeError: input has fewer than two axes, or the number of lengths is not that of sequences.
         TypeError: lengths are not integers, or not on the host.
         ValueError: a length is 0 or greater than that of input, or lengths ascend with `enforce_sorted`.
         BatchedValueError: lengths differ between examples of a vmap.
@@ -298,7 +298,7 @@ def pad_packed_sequence(
     Args:
         sequence: what pack_padded_sequence, pack_sequence or a recurrent layer returned.
         batch_first: whether the result is (batch, length, ...) instead of (length, batch, ...).
-        padding_value: what the steps behind the end of a sequence hold.
+        padding_value: the value of the steps after the end of a sequence.
         total_length: the length to pad to; by default that of the longest sequence.
 
     Returns:
@@ -306,7 +306,7 @@ def pad_packed_sequence(
         int64 on the host.
 
     Raises:
-        TypeError: `sequence` is no PackedSequence.
+        TypeError: `sequence` is not a PackedSequence.
         ValueError: total_length is below the length of the longest sequence.
 
     >>> import numpy
@@ -337,15 +337,15 @@ def pad_sequence(
     Args:
         sequences: Tensors or arrays (length, ...) that differ in their length only.
         batch_first: whether the result is (batch, length, ...) instead of (length, batch, ...).
-        padding_value: what is added.
-        padding_side: where: "right", behind a sequence, or "left", before it.
+        padding_value: the value of the steps that are added.
+        padding_side: where to add them: "right", after a sequence, or "left", before it.
 
     Returns:
         The padded batch: a Tensor where one of the sequences is one.
 
     Raises:
         ShapeError: the sequences differ in more than their length.
-        ValueError: there is no sequence, or padding_side is none of these.
+        ValueError: there is no sequence, or padding_side is neither "right" nor "left".
 
     >>> import numpy
     >>> from gradmgr.nn.utils.rnn import pad_sequence
@@ -417,7 +417,7 @@ def unpack_sequence(packed_sequences: PackedSequence) -> list[Any]:
         A list of (length of the sequence, ...), in the order that they had before they were packed.
 
     Raises:
-        TypeError: the argument is no PackedSequence.
+        TypeError: the argument is not a PackedSequence.
 
     >>> import numpy
     >>> from gradmgr.nn.utils.rnn import pack_sequence, unpack_sequence

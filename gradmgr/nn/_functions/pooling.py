@@ -533,7 +533,7 @@ def max_pool1d(
         padding: how many positions of the first and last window may lie outside of the line.
         dilation: the distance between the numbers of a window.
         ceil_mode: whether to add a window for the elements left over at the end.
-        return_indices: whether to return the position of each result, too.
+        return_indices: whether to return the position of each result as well.
 
     Returns:
         (batch, channels, windows), in the input's dtype; with return_indices, this and int64 indices.

@@ -76,9 +76,9 @@ def pad(input: Any, pad: Sequence[int], mode: str = "constant", value: float | N
         The padded array, of the same dtype.
 
     Raises:
-        ShapeError: there are too many widths, an odd number of them, or more is to be mirrored, repeated or cut off
-            than there is.
-        ValueError: the mode is none of these, or has no value.
+        ShapeError: there are too many widths or an odd number of them, or a width exceeds what an axis has to be
+            mirrored, repeated or cut off.
+        ValueError: the mode is unknown, or `value` is given with a mode other than "constant".
 
     >>> import numpy as np
     >>> from gradmgr.nn import functional as F
@@ -135,12 +135,13 @@ def interpolate(
         input: (batch, channels, length), (batch, channels, height, width) or (batch, channels, depth, height, width).
         size: the new lengths, an integer for all axes or one for each.
         scale_factor: instead of size, the factor of the lengths, a number or one for each axis; lengths are rounded
-            down. An axis whose length stays the same by that is copied, as torch does, but for "bicubic",
-            "nearest-exact", and "nearest" of lines and volumes; "nearest" of planes doubles one if its length is.
+            down. As in torch, "linear", "bilinear", "trilinear", and "nearest" of planes copy an axis whose length
+            stays the same, whatever its factor; and "nearest" repeats each number of an axis of planes whose length is
+            doubled.
         mode: "nearest", whose positions are torch's, rounded down; "nearest-exact"; "linear" for lines, "bilinear" and
             "bicubic" for planes, "trilinear" for volumes; or "area", for means of windows that cover the input.
-        align_corners: for the modes in between, whether the first and last numbers of input and result coincide,
-            instead of the outer edges.
+        align_corners: for "linear", "bilinear", "bicubic" and "trilinear", whether the first and last numbers of input
+            and result coincide, instead of the outer edges.
         recompute_scale_factor: whether positions are computed from the new lengths, instead of from scale_factor.
         antialias: must be False.
 
@@ -149,7 +150,7 @@ def interpolate(
 
     Raises:
         ShapeError: axes or lengths do not fit.
-        ValueError: the mode does not fit, or antialias is set; not one of size and scale_factor is given.
+        ValueError: the mode does not fit, antialias is set, or not exactly one of size and scale_factor is given.
 
     >>> import numpy as np
     >>> from gradmgr.nn import functional as F
@@ -203,7 +204,7 @@ def _check_mode(shape: tuple[int, ...], mode: Any, align_corners: Any, antialias
         raise ValueError(f"interpolate: align_corners is for modes {' '.join(map(repr, between))}; found mode {mode!r}")
     if antialias:
         raise ValueError(
-            "interpolate: antialias=True is not there; filter the input first, or use mode='area' for whole factors"
+            "interpolate: antialias=True is not supported; filter the input first, or use mode='area' for whole factors"
         )
 
 

@@ -44,7 +44,7 @@ class MultiheadAttention(Module):
         rng: the generator of initial values and dropout; None for a new one.
 
     Raises:
-        ValueError: num_heads does not divide embed_dim, or a size is not positive, or dropout is no probability.
+        ValueError: num_heads does not divide embed_dim, a size is not positive, or dropout is not from 0 to 1.
 
     >>> import numpy
     >>> from gradmgr import nn
@@ -83,7 +83,7 @@ class MultiheadAttention(Module):
         self.embed_dim = length(embed_dim, "embed_dim", _SELF, 1)
         self.num_heads = length(num_heads, "num_heads", _SELF, 1)
         if self.embed_dim % self.num_heads:
-            raise ValueError(f"{_SELF}: num_heads={num_heads} must divide embed_dim={embed_dim}, and does not")
+            raise ValueError(f"{_SELF}: num_heads={num_heads} does not divide embed_dim={embed_dim}")
         if not 0 <= dropout <= 1:
             raise ValueError(f"{_SELF}: dropout must be a probability, from 0 to 1; found {dropout!r}")
         self.kdim = self.embed_dim if kdim is None else length(kdim, "kdim", _SELF, 1)
@@ -133,8 +133,8 @@ class MultiheadAttention(Module):
 
         Args:
             query: shape (L, batch, embed_dim), with batch_first (batch, L, embed_dim); or (L, embed_dim).
-            key: shape (S, batch, kdim), and as the query.
-            value: shape (S, batch, vdim), and as the query.
+            key: shape (S, batch, kdim), axes in the query's order.
+            value: shape (S, batch, vdim), likewise.
             key_padding_mask: shape (batch, S), or (S,).
             need_weights: whether the weights are returned, too.
             attn_mask: shape (L, S), or (batch * num_heads, L, S).
@@ -142,12 +142,12 @@ class MultiheadAttention(Module):
             is_causal: whether query i attends only to keys 0 to i; unlike in torch it needs no attn_mask.
 
         Returns:
-            The result, of the query's shape; and the weights, of shape (batch, L, S), with a heads axis behind the
-            first one where they are not averaged and without the batch where the query has none; None if not needed.
+            The result, of the query's shape; and the weights, of shape (batch, L, S), or (batch, num_heads, L, S) where
+            they are not averaged, without the batch where the query has none; None unless need_weights.
 
         Raises:
             ShapeError: an argument does not fit the others or the module.
-            DtypeError: an argument is not of real floating-point numbers, or a mask neither that nor boolean.
+            DtypeError: an argument is not of real floating-point numbers, or a mask is neither of these nor boolean.
         """
         query, key, value = self._checked(query, key, value)
         of_batch = query.ndim == 3

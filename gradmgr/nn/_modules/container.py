@@ -58,7 +58,7 @@ class _Row(Module):
         """Return the name of a position, which may count from the end."""
         names, position = self._names(), operator.index(index)
         if not -len(names) <= position < len(names):
-            raise IndexError(f"{type(self).__name__} has {len(names)} modules; there is no position {position}")
+            raise IndexError(f"{type(self).__name__} has {len(names)} modules, and no position {position}")
         return names[position]
 
     def _slice(self, index: slice) -> Self:
@@ -243,8 +243,8 @@ class ModuleDict(Module):
         """Add modules by name, and replace those of the same names.
 
         Raises:
-            TypeError, ValueError: one is no Module, or a name is not a string, has a dot, or is that of an attribute,
-                such as "keys"; nothing is then added.
+            TypeError, ValueError: a value is not a Module, or a name is not a string, has a dot, or is that of an
+                attribute, such as "keys"; nothing is then added.
         """
         new = dict(modules)
         for key, module in new.items():

@@ -169,7 +169,7 @@ class Conv2d(PlainConvolution):
     Args:
         in_channels: C_in.
         out_channels: C_out.
-        kernel_size: height and width of the window; one number is both; this holds for all sizes.
+        kernel_size: height and width of the window; as for all sizes here, one number stands for both.
         stride: steps of the window.
         padding: how much to add on each side; "valid" for none, "same" to keep H and W.
         dilation: distances between the elements of the window.

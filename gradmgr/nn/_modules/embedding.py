@@ -34,7 +34,7 @@ class _Table(Module):
             return None
         row, rows = integer(index, "padding_idx", name), self.num_embeddings
         if not -rows <= row < rows:
-            raise errors.LabelError(f"{name}: padding_idx must be a row of the {rows} there are; found {index}")
+            raise errors.LabelError(f"{name}: padding_idx must be one of the {rows} rows; found {index}")
         return row % rows
 
     def reset_parameters(self, *, rng: Rng = None) -> None:
@@ -74,7 +74,7 @@ class Embedding(_Table):
     Raises:
         ValueError: a size is negative.
         TypeError: indices are not of integers.
-        IndexError: an index, or `padding_idx`, is that of no row.
+        IndexError: an index, or `padding_idx`, is not the number of a row.
 
     >>> import numpy as np
     >>> from gradmgr import nn
@@ -130,7 +130,7 @@ class EmbeddingBag(_Table):
     Raises:
         ValueError: a size is negative, or `mode` is unknown; the input needs offsets and has none, or the reverse.
         TypeError: indices are not of integers.
-        IndexError: an index is that of no row.
+        IndexError: an index is not the number of a row.
 
     >>> import numpy as np
     >>> from gradmgr import nn

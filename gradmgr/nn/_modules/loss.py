@@ -32,10 +32,10 @@ def _label(ignore_index: Any, asked: str) -> int:
 
 
 class MSELoss(_Loss):
-    """The squares of differences; their mean by default, their "sum", or "none" of both.
+    """The squares of differences: their mean by default, their sum with "sum", each of them with "none".
 
     Raises:
-        ValueError: `reduction` is not one of those named; input and target differ in shape.
+        ValueError: `reduction` is unknown; input and target differ in shape.
         TypeError: an input is not of real floating-point numbers.
 
     >>> from gradmgr import nn, tensor
@@ -52,10 +52,10 @@ class MSELoss(_Loss):
 
 
 class L1Loss(_Loss):
-    """The absolute values of differences; their mean by default, their "sum", or "none" of both.
+    """The absolute values of differences: their mean by default, their sum with "sum", each of them with "none".
 
     Raises:
-        ValueError: `reduction` is not one of those named; input and target differ in shape.
+        ValueError: `reduction` is unknown; input and target differ in shape.
         TypeError: an input is not of real floating-point numbers.
 
     >>> from gradmgr import nn, tensor
@@ -75,7 +75,7 @@ class HuberLoss(_Loss):
     """Half the squares of differences up to delta, beyond it delta * (|difference| - delta / 2). Huber, 1964.
 
     Raises:
-        ValueError: `reduction` is not one of those named; `delta` is not positive; input and target differ in shape.
+        ValueError: `reduction` is unknown; `delta` is not positive; input and target differ in shape.
         TypeError: an input is not of real floating-point numbers.
 
     >>> from gradmgr import nn, tensor
@@ -96,7 +96,7 @@ class SmoothL1Loss(_Loss):
     """Half the squares of differences over beta up to beta, beyond it |difference| - beta / 2.
 
     Raises:
-        ValueError: `reduction` is not one of those named; `beta` is negative; input and target differ in shape.
+        ValueError: `reduction` is unknown; `beta` is negative; input and target differ in shape.
         TypeError: an input is not of real floating-point numbers.
 
     >>> from gradmgr import nn, tensor
@@ -121,7 +121,7 @@ class KLDivLoss(LossModule):
         log_target: whether targets are logarithms.
 
     Raises:
-        ValueError: `reduction` is not one of those named; input and target differ in shape.
+        ValueError: `reduction` is unknown; input and target differ in shape.
         TypeError: an input is not of real floating-point numbers.
 
     >>> import gradmgr.numpy as np
@@ -150,9 +150,9 @@ class NLLLoss(_Loss):
         reduction: the weighted "mean", "sum" or "none".
 
     Raises:
-        ValueError: `reduction` is not one of those named; the shape of the target does not fit that of the input.
+        ValueError: `reduction` is unknown; the shape of the target does not fit that of the input.
         TypeError: an input is not of real floating-point numbers, or labels are not of integers.
-        IndexError: a label is not that of a class, nor `ignore_index`.
+        IndexError: a label is neither the number of a class nor `ignore_index`.
 
     >>> from gradmgr import nn, tensor
     >>> log_probabilities = tensor([[-1.0, -2.0], [-3.0, -4.0]])
@@ -182,9 +182,9 @@ class CrossEntropyLoss(_Loss):
         label_smoothing: the fraction of each label's probability that is distributed over all classes.
 
     Raises:
-        ValueError: `reduction` is not one of those named; the shape of the target does not fit that of the input.
+        ValueError: `reduction` is unknown; the shape of the target does not fit that of the input.
         TypeError: an input is not of real floating-point numbers, or labels are not of integers.
-        IndexError: a label is not that of a class, nor `ignore_index`.
+        IndexError: a label is neither the number of a class nor `ignore_index`.
 
     >>> import numpy as np
     >>> from gradmgr import nn
@@ -226,7 +226,7 @@ class BCELoss(_Loss):
         reduction: "mean", "sum" or "none".
 
     Raises:
-        ValueError: `reduction` is not one of those named; input and target differ in shape; an input is no probability.
+        ValueError: `reduction` is unknown; input and target differ in shape; an input is not from 0 to 1.
         TypeError: an input is not of real floating-point numbers.
 
     >>> import gradmgr.numpy as np
@@ -255,7 +255,7 @@ class BCEWithLogitsLoss(_Loss):
         pos_weight: the weight of positive labels, which is broadcast; a buffer.
 
     Raises:
-        ValueError: `reduction` is not one of those named; input and target differ in shape.
+        ValueError: `reduction` is unknown; input and target differ in shape.
         TypeError: an input is not of real floating-point numbers.
 
     >>> import gradmgr.numpy as np

@@ -276,7 +276,7 @@ class Module:
     def __getattr__(self, name: str) -> Any:  # called for names that Python did not find
         if name in _SET_UP:
             raise AttributeError(
-                f"{type(self).__name__} is not set up as a Module: call super().__init__() first thing in its __init__"
+                f"{type(self).__name__} is not set up as a Module: call super().__init__() first in its __init__"
             )
         text = f"{type(self).__name__!r} object has no attribute {name!r}"
         raise AttributeError(f"{text}: {_REFUSED[name]}" if name in _REFUSED else text)
@@ -342,8 +342,8 @@ class Module:
         """Register a parameter, or None for one that is left out of all lists.
 
         Raises:
-            TypeError: `param` is neither, or `name` no string.
-            ValueError: the name is empty or has a dot, or means something else here.
+            TypeError: `param` is neither a Parameter nor None, or `name` is not a string.
+            ValueError: the name is empty, has a dot, or is that of another attribute.
 
         >>> from gradmgr import nn
         >>> model = nn.Module()
@@ -368,8 +368,8 @@ class Module:
             persistent: whether `state_dict` includes it.
 
         Raises:
-            TypeError: `tensor` is something else, or `name` no string.
-            ValueError: the name is empty or has a dot, or means something else here.
+            TypeError: `tensor` is something else, or `name` is not a string.
+            ValueError: the name is empty, has a dot, or is that of another attribute.
 
         >>> from gradmgr import nn, tensor
         >>> model = nn.Module()
@@ -386,8 +386,8 @@ class Module:
         """Register a module, or None for one that is left out.
 
         Raises:
-            TypeError: `module` is neither, or `name` no string.
-            ValueError: the name is empty or has a dot, or means something else here.
+            TypeError: `module` is neither a Module nor None, or `name` is not a string.
+            ValueError: the name is empty, has a dot, or is that of another attribute.
 
         >>> from gradmgr import nn
         >>> model = nn.Module()
@@ -593,7 +593,7 @@ class Module:
         Where the class of a module within overrides `train`, as to keep a part frozen, its own method is called.
 
         Raises:
-            TypeError: `mode` is no bool.
+            TypeError: `mode` is not a bool.
 
         >>> from gradmgr import nn
         >>> model = nn.Dropout(0.5).eval()
@@ -619,7 +619,7 @@ class Module:
         return self.train(False)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Set `.grad` of every parameter to None, or to zeros if there is one.
+        """Set `.grad` of every parameter to None; with `set_to_none=False`, fill those that exist with zeros.
 
         >>> from gradmgr import GradManager, nn, tensor
         >>> model = nn.Linear(2, 1)
@@ -754,7 +754,7 @@ class Module:
 
         Raises:
             StateError: the state does not fit; every difference is listed by name, and nothing is changed.
-            TypeError: `state_dict` is no mapping.
+            TypeError: `state_dict` is not a mapping.
 
         >>> from gradmgr import nn
         >>> first, second = nn.Linear(2, 3), nn.Linear(2, 3)
@@ -846,7 +846,7 @@ def check_name(module: Module, name: object) -> None:
     if not isinstance(name, str):
         raise TypeError(f"{what} must be a string; found {type(name).__name__}")
     if not name or "." in name:
-        raise ValueError(f"{what} must not be empty, nor have a dot; found {name!r}")
+        raise ValueError(f"{what} must not be empty or have a dot; found {name!r}")
 
 
 def _as_buffer(module: Module, name: str, value: Any) -> Tensor | None:

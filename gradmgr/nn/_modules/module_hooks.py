@@ -53,7 +53,7 @@ class BackwardHook:
 
 
 class InputGradients:
-    """What the backward hooks of one call are given: it stands between a module and its tracked arguments and results.
+    """The gradients that the backward hooks of one call receive, noted between a module and its arguments and results.
 
     Both pass through an operation whose derivative is the identity. That of the results notes their gradients; that of
     the arguments, which comes last, calls the hooks.

@@ -67,7 +67,7 @@ class MaxPool2d(MaxPool):
     """The largest of each window over the last two axes of (N, C, H, W) or (C, H, W).
 
     Args:
-        kernel_size: height and width of the window; one number is both; this holds for all sizes.
+        kernel_size: height and width of the window; as for all sizes here, one number stands for both.
         stride: steps of the window; by default its size.
         padding: how many positions of -inf to add on each side.
         dilation: distances between the elements of the window.
@@ -138,7 +138,7 @@ class AvgPool2d(_AvgPool):
     """The mean of each window over the last two axes of (N, C, H, W) or (C, H, W).
 
     Args:
-        kernel_size: height and width of the window; one number is both; this holds for all sizes.
+        kernel_size: height and width of the window; as for all sizes here, one number stands for both.
         stride: steps of the window; by default its size.
         padding: how many zeros to add on each side.
         ceil_mode: whether windows may reach over the end.

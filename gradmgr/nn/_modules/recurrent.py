@@ -421,8 +421,8 @@ class LSTM(_Recurrent):
             input: shape (length, batch, input_size), with batch_first (batch, length, input_size); or
                 (length, input_size); or a `nn.utils.rnn.PackedSequence`, for sequences of several lengths.
             hx: the initial pair (h, c), of shape (layers and directions, batch, features); None for zeros.
-            lengths: the lengths of the sequences in a padded batch, in any order: integers on the host. Steps behind
-                them are not computed, and are zeros in the output.
+            lengths: the lengths of the sequences in a padded batch, in any order: integers on the host. Steps after
+                the end of a sequence are not computed, and are zeros in the output.
 
         Returns:
             The output, h of the last layer after every step, packed if the input is; and the pair (h, c) after the
@@ -477,8 +477,8 @@ class _OneState(_Recurrent):
             input: shape (length, batch, input_size), with batch_first (batch, length, input_size); or
                 (length, input_size); or a `nn.utils.rnn.PackedSequence`, for sequences of several lengths.
             hx: the initial h, of shape (layers and directions, batch, hidden_size); None for zeros.
-            lengths: the lengths of the sequences in a padded batch, in any order: integers on the host. Steps behind
-                them are not computed, and are zeros in the output.
+            lengths: the lengths of the sequences in a padded batch, in any order: integers on the host. Steps after
+                the end of a sequence are not computed, and are zeros in the output.
 
         Returns:
             The output, h of the last layer after every step, packed if the input is; and h after the last step of each

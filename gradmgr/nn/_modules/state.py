@@ -41,7 +41,7 @@ def read_target(args: tuple[Any, ...], device: Any, dtype: Any) -> tuple[str | N
             f"to(): {dtype!r} is neither a device, 'cpu' or 'cuda:0', nor a dtype, such as 'float64'"
         ) from error
     if not libraries.is_differentiable(dtype):
-        raise errors.DtypeError(f"to(dtype={dtype}): parameters need a dtype that can carry gradients, as float32")
+        raise errors.DtypeError(f"to(dtype={dtype}): parameters need a dtype that can carry gradients, such as float32")
     return device, dtype
 
 

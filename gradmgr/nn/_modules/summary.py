@@ -33,7 +33,7 @@ def summary(model: Module, *inputs: Any, depth: int | None = None, **keywords: A
         **keywords: the keyword arguments to call it with.
 
     Raises:
-        TypeError: `model` is no Module.
+        TypeError: `model` is not a Module.
         ValueError: depth is negative.
 
     >>> import numpy

@@ -89,10 +89,10 @@ class TransformerEncoderLayer(_TransformerLayer):
         nhead: heads of the attention, a divisor of d_model.
         dim_feedforward: features inside the feed-forward network.
         dropout: the probability with which numbers are set to 0 in training, in the attention and after each part.
-        activation: "relu", "gelu" or a function, of the feed-forward network.
+        activation: that of the feed-forward network: "relu", "gelu" or a function.
         layer_norm_eps: added to the variance in the norms.
         batch_first: whether inputs are (batch, length, features) instead of (length, batch, features).
-        norm_first: whether each part normalises what it is given, instead of the sum behind it.
+        norm_first: whether each part normalises its input, instead of the sum of its input and result.
         bias: whether the linear maps and norms have a bias.
         device: the device of the parameters, "cpu" or "cuda:0".
         dtype: the dtype of the parameters; float32 by default.
@@ -160,9 +160,9 @@ class TransformerDecoderLayer(_TransformerLayer):
 
         Args:
             tgt: (length, batch, features), with batch_first (batch, length, features); or (length, features).
-            memory: the encoder's output, and as tgt.
-            tgt_mask: see `MultiheadAttention`; of tgt to itself. True means that a key is left out.
-            memory_mask: of tgt to memory.
+            memory: the encoder's output, with the axes in tgt's order; its length may differ.
+            tgt_mask: the mask of tgt's attention to itself, see `MultiheadAttention`; True leaves a key out.
+            memory_mask: the mask of tgt's attention to memory.
             tgt_key_padding_mask: see `MultiheadAttention`.
             memory_key_padding_mask: likewise.
             tgt_is_causal: whether each position attends only to those of tgt up to it; no mask is needed then.
