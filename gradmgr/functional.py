@@ -90,7 +90,7 @@ def vjp(
         The outputs, as `func` returned them, and the products, in the form, shapes and dtypes of `inputs`.
 
     Raises:
-        TypeError: inputs are not Tensors, arrays or numbers, or outputs no Tensors; or they hold integers.
+        TypeError: inputs are not Tensors, arrays or numbers, or outputs are not Tensors; or they hold integers.
         ValueError: `v` does not fit the outputs.
         RuntimeError: what `strict` forbids.
 
@@ -145,7 +145,7 @@ def jvp(
         The outputs, as `func` returned them, and the products, in the form, shapes and dtypes of the outputs.
 
     Raises:
-        TypeError: inputs are not Tensors, arrays or numbers, or outputs no Tensors; or they hold integers.
+        TypeError: inputs are not Tensors, arrays or numbers, or outputs are not Tensors; or they hold integers.
         ValueError: `v` does not fit the inputs.
         RuntimeError: what `strict` forbids.
 
@@ -305,7 +305,7 @@ def jacobian(
         Of a real output by a complex input it is the gradient, dL/dx + i dL/dy.
 
     Raises:
-        TypeError: inputs are not Tensors, arrays or numbers, or outputs no Tensors; or they hold integers.
+        TypeError: inputs are not Tensors, arrays or numbers, or outputs are not Tensors; or they hold integers.
         ValueError: `strategy` is not one of the two.
         RuntimeError: what `strict` forbids.
 
@@ -420,7 +420,7 @@ def grad(func: Function, argnums: int | Sequence[int] = 0, has_aux: bool = False
         outer manager tracks it. A leaf that is not differentiated has None in its place.
 
     Raises:
-        TypeError: at the call: `func` returns no Tensor, or an argument holds nothing to differentiate by.
+        TypeError: at the call: `func` does not return a Tensor, or an argument holds nothing to differentiate by.
         ValueError: at the call: `func` returns more than one number, or there is no such argument.
 
     >>> import numpy, gradmgr, gradmgr.numpy as np

@@ -115,16 +115,16 @@ class TensorMembers:
     def __truediv__(self, y: Any, /) -> Tensor: ...
     def __xor__(self, y: Any, /) -> Tensor: ...
     def abs_(self) -> Self:
-        """Put `absolute` of the values in their place."""
+        """Apply `absolute` in place."""
 
     def absolute_(self) -> Self:
-        """Put `absolute` of the values in their place."""
+        """Apply `absolute` in place."""
 
     def acos_(self) -> Self:
-        """Put `arccos` of the values in their place."""
+        """Apply `arccos` in place."""
 
     def acosh_(self) -> Self:
-        """Put `arccosh` of the values in their place."""
+        """Apply `arccosh` in place."""
 
     def add_(self, other: Any, *, alpha: Any = 1) -> Self:
         """Add alpha * other in place."""
@@ -158,25 +158,25 @@ class TensorMembers:
     @overload
     def any(self, axis: Axis = None, out: Any = None, keepdims: bool = ..., *, where: Any = ...) -> Any: ...
     def arccos_(self) -> Self:
-        """Put `arccos` of the values in their place."""
+        """Apply `arccos` in place."""
 
     def arccosh_(self) -> Self:
-        """Put `arccosh` of the values in their place."""
+        """Apply `arccosh` in place."""
 
     def arcsin_(self) -> Self:
-        """Put `arcsin` of the values in their place."""
+        """Apply `arcsin` in place."""
 
     def arcsinh_(self) -> Self:
-        """Put `arcsinh` of the values in their place."""
+        """Apply `arcsinh` in place."""
 
     def arctan2_(self, other: Any) -> Self:
-        """Put `arctan2` of the values and `other` in their place."""
+        """Apply `arctan2` with `other` in place."""
 
     def arctan_(self) -> Self:
-        """Put `arctan` of the values in their place."""
+        """Apply `arctan` in place."""
 
     def arctanh_(self) -> Self:
-        """Put `arctanh` of the values in their place."""
+        """Apply `arctanh` in place."""
 
     @overload
     def argmax(self, axis: Axis = None, out: Tensor | None = None, *, keepdims: bool = ...) -> Tensor:
@@ -195,10 +195,10 @@ class TensorMembers:
         """`numpy.argsort` on the values; the result carries no gradient."""
 
     def asin_(self) -> Self:
-        """Put `arcsin` of the values in their place."""
+        """Apply `arcsin` in place."""
 
     def asinh_(self) -> Self:
-        """Put `arcsinh` of the values in their place."""
+        """Apply `arcsinh` in place."""
 
     def astype(
         self, dtype: DTypeLike | None, order: str = "K", casting: Any = "unsafe", subok: bool = True, copy: bool = True
@@ -206,13 +206,13 @@ class TensorMembers:
         """Cast as `numpy.ndarray.astype`; a cast to integers or booleans gives a constant."""
 
     def atan2_(self, other: Any) -> Self:
-        """Put `arctan2` of the values and `other` in their place."""
+        """Apply `arctan2` with `other` in place."""
 
     def atan_(self) -> Self:
-        """Put `arctan` of the values in their place."""
+        """Apply `arctan` in place."""
 
     def atanh_(self) -> Self:
-        """Put `arctanh` of the values in their place."""
+        """Apply `arctanh` in place."""
 
     def backward(
         self, gradient: Any = None, retain_graph: bool | None = None, create_graph: bool = False, inputs: Any = None
@@ -226,28 +226,28 @@ class TensorMembers:
         """Fill with ones of probability `p`, a number or an array that broadcasts, and zeros."""
 
     def bitwise_and_(self, other: Any) -> Self:
-        """Put `bitwise_and` of the values and `other` in their place."""
+        """Apply `bitwise_and` with `other` in place."""
 
     def bitwise_left_shift_(self, other: Any) -> Self:
-        """Put `left_shift` of the values and `other` in their place."""
+        """Apply `left_shift` with `other` in place."""
 
     def bitwise_not_(self) -> Self:
-        """Put `invert` of the values in their place."""
+        """Apply `invert` in place."""
 
     def bitwise_or_(self, other: Any) -> Self:
-        """Put `bitwise_or` of the values and `other` in their place."""
+        """Apply `bitwise_or` with `other` in place."""
 
     def bitwise_right_shift_(self, other: Any) -> Self:
-        """Put `right_shift` of the values and `other` in their place."""
+        """Apply `right_shift` with `other` in place."""
 
     def bitwise_xor_(self, other: Any) -> Self:
-        """Put `bitwise_xor` of the values and `other` in their place."""
+        """Apply `bitwise_xor` with `other` in place."""
 
     def cauchy_(self, median: float = 0.0, sigma: float = 1.0, *, generator: np.random.Generator) -> Self:
         """Fill with values of a Cauchy distribution."""
 
     def ceil_(self) -> Self:
-        """Put `ceil` of the values in their place."""
+        """Apply `ceil` in place."""
 
     @overload
     def choose(self, choices: Any, out: Tensor | None = None, mode: str = "raise") -> Tensor:
@@ -283,25 +283,25 @@ class TensorMembers:
         """Return the complex conjugate as `numpy.ndarray.conj`; integers and booleans as they are."""
 
     def conj_physical_(self) -> Self:
-        """Put `conjugate` of the values in their place."""
+        """Apply `conjugate` in place."""
 
     def conjugate(self) -> Tensor:
         """Return the complex conjugate as `numpy.ndarray.conj`; integers and booleans as they are."""
 
     def copy(self, order: str = "C") -> Tensor:
-        """Return a copy with its memory in C order, or as `numpy.ndarray.copy` is asked for."""
+        """Return a copy as `numpy.ndarray.copy`, in C order by default."""
 
     def copy_(self, src: Any, non_blocking: bool = False) -> Self:
         """Write the values of `src`, broadcast, cast and moved to the device of x; `non_blocking` changes nothing."""
 
     def copysign_(self, other: Any) -> Self:
-        """Put `copysign` of the values and `other` in their place."""
+        """Apply `copysign` with `other` in place."""
 
     def cos_(self) -> Self:
-        """Put `cos` of the values in their place."""
+        """Apply `cos` in place."""
 
     def cosh_(self) -> Self:
-        """Put `cosh` of the values in their place."""
+        """Apply `cosh` in place."""
 
     @overload
     def cumprod(self, axis: int | None = None, dtype: DTypeLike | None = None, out: Tensor | None = None) -> Tensor:
@@ -320,7 +320,7 @@ class TensorMembers:
         """Replace by the cumulative sum along an axis, computed in `dtype` if that is given."""
 
     def deg2rad_(self) -> Self:
-        """Put `deg2rad` of the values in their place."""
+        """Apply `deg2rad` in place."""
 
     def detach_(self) -> Tensor:
         """Forget how this tensor was computed, for every manager that records here: from here on it is a constant."""
@@ -329,7 +329,7 @@ class TensorMembers:
         """Take diagonals as `numpy.diagonal`, as a copy."""
 
     def digamma_(self) -> Self:
-        """Put `digamma` of the values in their place."""
+        """Apply `digamma` in place."""
 
     def div_(self, other: Any, *, rounding_mode: str | None = None) -> Self:
         """Divide in place; `rounding_mode` is None, "trunc" (towards zero) or "floor", whose derivatives are zero."""
@@ -343,22 +343,22 @@ class TensorMembers:
     @overload
     def dot(self, b: Any, out: Any = None) -> Any: ...
     def erf_(self) -> Self:
-        """Put `erf` of the values in their place."""
+        """Apply `erf` in place."""
 
     def erfc_(self) -> Self:
-        """Put `erfc` of the values in their place."""
+        """Apply `erfc` in place."""
 
     def erfinv_(self) -> Self:
-        """Put `erfinv` of the values in their place."""
+        """Apply `erfinv` in place."""
 
     def exp2_(self) -> Self:
-        """Put `exp2` of the values in their place."""
+        """Apply `exp2` in place."""
 
     def exp_(self) -> Self:
-        """Put `exp` of the values in their place."""
+        """Apply `exp` in place."""
 
     def expm1_(self) -> Self:
-        """Put `expm1` of the values in their place."""
+        """Apply `expm1` in place."""
 
     def exponential_(self, lambd: float = 1.0, *, generator: np.random.Generator) -> Self:
         """Fill with values of an exponential distribution of rate `lambd`."""
@@ -373,7 +373,7 @@ class TensorMembers:
         """Write one value to the main diagonal, of a tall matrix once more after each block if `wrap` is set."""
 
     def fix_(self) -> Self:
-        """Put `trunc` of the values in their place."""
+        """Apply `trunc` in place."""
 
     @property
     def flat(self) -> Flat:
@@ -384,22 +384,22 @@ class TensorMembers:
         """Return a flattened copy."""
 
     def float_power_(self, other: Any) -> Self:
-        """Put `float_power` of the values and `other` in their place."""
+        """Apply `float_power` with `other` in place."""
 
     def floor_(self) -> Self:
-        """Put `floor` of the values in their place."""
+        """Apply `floor` in place."""
 
     def floor_divide_(self, other: Any) -> Self:
-        """Put `floor_divide` of the values and `other` in their place."""
+        """Apply `floor_divide` with `other` in place."""
 
     def fmod_(self, other: Any) -> Self:
-        """Put `fmod` of the values and `other` in their place."""
+        """Apply `fmod` with `other` in place."""
 
     def frac_(self) -> Self:
         """Replace by the part after the point, of the sign of x; the derivative is 1."""
 
     def gcd_(self, other: Any) -> Self:
-        """Put `gcd` of the values and `other` in their place."""
+        """Apply `gcd` with `other` in place."""
 
     def geometric_(self, p: float, *, generator: np.random.Generator) -> Self:
         """Fill with values of a geometric distribution: how many trials of probability `p` the first success takes."""
@@ -409,13 +409,13 @@ class TensorMembers:
         """The node of the operation that made this tensor, in the innermost recording that has it; None for leaves."""
 
     def heaviside_(self, other: Any) -> Self:
-        """Put `heaviside` of the values and `other` in their place."""
+        """Apply `heaviside` with `other` in place."""
 
     def hypot_(self, other: Any) -> Self:
-        """Put `hypot` of the values and `other` in their place."""
+        """Apply `hypot` with `other` in place."""
 
     def i0_(self) -> Self:
-        """Put `i0` of the values in their place."""
+        """Apply `i0` in place."""
 
     @property
     def imag(self) -> Tensor:
@@ -435,46 +435,46 @@ class TensorMembers:
 
     @property
     def is_leaf(self) -> bool:
-        """Whether the tensor is no recorded result of an operation in this context."""
+        """Whether the tensor is a leaf: not the recorded result of an operation in this context."""
 
     def lcm_(self, other: Any) -> Self:
-        """Put `lcm` of the values and `other` in their place."""
+        """Apply `lcm` with `other` in place."""
 
     def ldexp_(self, other: Any) -> Self:
-        """Put `ldexp` of the values and `other` in their place."""
+        """Apply `ldexp` with `other` in place."""
 
     def lerp_(self, end: Any, weight: Any) -> Self:
         """Go by `weight` of the way to `end` in place: x + weight * (end - x)."""
 
     def lgamma_(self) -> Self:
-        """Put `gammaln` of the values in their place."""
+        """Apply `gammaln` in place."""
 
     def log10_(self) -> Self:
-        """Put `log10` of the values in their place."""
+        """Apply `log10` in place."""
 
     def log1p_(self) -> Self:
-        """Put `log1p` of the values in their place."""
+        """Apply `log1p` in place."""
 
     def log2_(self) -> Self:
-        """Put `log2` of the values in their place."""
+        """Apply `log2` in place."""
 
     def log_(self) -> Self:
-        """Put `log` of the values in their place."""
+        """Apply `log` in place."""
 
     def log_normal_(self, mean: float = 1.0, std: float = 2.0, *, generator: np.random.Generator) -> Self:
         """Fill with values of which the logarithms are of a normal distribution with this mean and deviation."""
 
     def logical_and_(self, other: Any) -> Self:
-        """Put `logical_and` of the values and `other` in their place."""
+        """Apply `logical_and` with `other` in place."""
 
     def logical_not_(self) -> Self:
-        """Put `logical_not` of the values in their place."""
+        """Apply `logical_not` in place."""
 
     def logical_or_(self, other: Any) -> Self:
-        """Put `logical_or` of the values and `other` in their place."""
+        """Apply `logical_or` with `other` in place."""
 
     def logical_xor_(self, other: Any) -> Self:
-        """Put `logical_xor` of the values and `other` in their place."""
+        """Apply `logical_xor` with `other` in place."""
 
     def logit_(self, eps: float | None = None) -> Self:
         """Replace by log(x / (1 - x)), with x clipped to [eps, 1 - eps] first if `eps` is given."""
@@ -539,10 +539,10 @@ class TensorMembers:
         self, axis: Axis = None, out: Any = None, keepdims: bool = False, initial: Any = ..., where: Any = True
     ) -> Any: ...
     def mul_(self, other: Any) -> Self:
-        """Put `multiply` of the values and `other` in their place."""
+        """Apply `multiply` with `other` in place."""
 
     def multiply_(self, other: Any) -> Self:
-        """Put `multiply` of the values and `other` in their place."""
+        """Apply `multiply` with `other` in place."""
 
     def mvlgamma_(self, p: int) -> Self:
         """Replace by the logarithm of the multivariate gamma function of dimension p."""
@@ -551,13 +551,13 @@ class TensorMembers:
         """Replace NaN and infinities as `numpy.nan_to_num`."""
 
     def neg_(self) -> Self:
-        """Put `negative` of the values in their place."""
+        """Apply `negative` in place."""
 
     def negative_(self) -> Self:
-        """Put `negative` of the values in their place."""
+        """Apply `negative` in place."""
 
     def nextafter_(self, other: Any) -> Self:
-        """Put `nextafter` of the values and `other` in their place."""
+        """Apply `nextafter` with `other` in place."""
 
     def nonzero(self) -> tuple[Tensor, ...]:
         """`numpy.nonzero` on the values; the result carries no gradient."""
@@ -572,7 +572,7 @@ class TensorMembers:
         """Replace by the n-th derivative of the digamma function."""
 
     def pow_(self, other: Any) -> Self:
-        """Put `power` of the values and `other` in their place."""
+        """Apply `power` with `other` in place."""
 
     @overload
     def prod(
@@ -602,7 +602,7 @@ class TensorMembers:
         """Write `source` where `index` names elements of the flattened tensor; add up if `accumulate` is set."""
 
     def rad2deg_(self) -> Self:
-        """Put `rad2deg` of the values in their place."""
+        """Apply `rad2deg` in place."""
 
     def random_(self, low: int, high: int | None = None, *, generator: np.random.Generator) -> Self:
         """Fill with integers from `low` to `high` - 1; with one number, from 0 to that less 1."""
@@ -615,7 +615,7 @@ class TensorMembers:
         """The real part."""
 
     def reciprocal_(self) -> Self:
-        """Put `reciprocal` of the values in their place."""
+        """Apply `reciprocal` in place."""
 
     def register_hook(self, hook: Hook) -> RemovableHandle:
         """Call `hook(grad)` in each backward when the gradient of this tensor is complete, before it is used."""
@@ -627,7 +627,7 @@ class TensorMembers:
         """Replace what is negative by 0; the derivative at 0 is 0."""
 
     def remainder_(self, other: Any) -> Self:
-        """Put `remainder` of the values and `other` in their place."""
+        """Apply `remainder` with `other` in place."""
 
     def repeat(self, repeats: Any, axis: int | None = None) -> Tensor:
         """Repeat elements as `numpy.repeat`; `repeats` is a number or an integer array."""
@@ -643,7 +643,7 @@ class TensorMembers:
         """Reshape as `numpy.ndarray.reshape`."""
 
     def retain_grad(self) -> None:
-        """Let `backward` write `.grad` of this result of an operation too; of an attached tensor it does anyway."""
+        """Let `backward` also write `.grad` of this result of an operation; for an attached tensor it always does."""
 
     @property
     def retains_grad(self) -> bool:
@@ -661,7 +661,7 @@ class TensorMembers:
         """Replace by 1 / sqrt(x)."""
 
     def scatter_(self, dim: int, index: Any, src: Any, *, reduce: str | None = None) -> Self:
-        """Write src[i, j] to x[index[i, j], j], for `dim` 0 of two axes; add or multiply by it if `reduce` says so."""
+        """Write src[i, j] to x[index[i, j], j], for `dim` 0 of two axes; with `reduce` add or multiply."""
 
     def scatter_add_(self, dim: int, index: Any, src: Any) -> Self:
         """Add src[i, j] to x[index[i, j], j], for `dim` 0 of two axes; repeated elements add up."""
@@ -670,31 +670,31 @@ class TensorMembers:
         """`numpy.searchsorted` on the values; the result carries no gradient."""
 
     def sgn_(self) -> Self:
-        """Put `sign` of the values in their place."""
+        """Apply `sign` in place."""
 
     def sigmoid_(self) -> Self:
-        """Put `expit` of the values in their place."""
+        """Apply `expit` in place."""
 
     def sign_(self) -> Self:
-        """Put `sign` of the values in their place."""
+        """Apply `sign` in place."""
 
     def sin_(self) -> Self:
-        """Put `sin` of the values in their place."""
+        """Apply `sin` in place."""
 
     def sinc_(self) -> Self:
-        """Put `sinc` of the values in their place."""
+        """Apply `sinc` in place."""
 
     def sinh_(self) -> Self:
-        """Put `sinh` of the values in their place."""
+        """Apply `sinh` in place."""
 
     def sort(self, axis: int = -1, kind: Any = None, order: Any = None, *, stable: bool | None = None) -> None:
         """Sort in place as `numpy.ndarray.sort`; recorded."""
 
     def sqrt_(self) -> Self:
-        """Put `sqrt` of the values in their place."""
+        """Apply `sqrt` in place."""
 
     def square_(self) -> Self:
-        """Put `square` of the values in their place."""
+        """Apply `square` in place."""
 
     def squeeze(self, axis: Axis = None) -> Tensor:
         """Remove axes of length 1 as `numpy.squeeze`."""
@@ -774,10 +774,10 @@ class TensorMembers:
     @overload
     def take(self, indices: Any, axis: int | None = None, out: Any = None, mode: str = "raise") -> Any: ...
     def tan_(self) -> Self:
-        """Put `tan` of the values in their place."""
+        """Apply `tan` in place."""
 
     def tanh_(self) -> Self:
-        """Put `tanh` of the values in their place."""
+        """Apply `tanh` in place."""
 
     def to(self, device: str, /) -> Tensor:
         """Return the tensor on "cpu", "cuda:0", or "cuda", the current GPU; itself if it is there."""
@@ -810,7 +810,7 @@ class TensorMembers:
         """Divide in place; `rounding_mode` is None, "trunc" (towards zero) or "floor", whose derivatives are zero."""
 
     def trunc_(self) -> Self:
-        """Put `trunc` of the values in their place."""
+        """Apply `trunc` in place."""
 
     def uniform_(self, low: float = 0.0, high: float = 1.0, *, generator: np.random.Generator) -> Self:
         """Fill with values drawn uniformly from `low` to below `high`."""
@@ -846,7 +846,7 @@ class TensorMembers:
         correction: Any = None,
     ) -> Any: ...
     def xlogy_(self, other: Any) -> Self:
-        """Put `xlogy` of the values and `other` in their place."""
+        """Apply `xlogy` with `other` in place."""
 
     def zero_(self) -> Self:
         """Write 0 to every element: from there on the tensor is a constant."""

@@ -63,7 +63,7 @@ def _requires_grad_(self: Tensor, requires_grad: bool = True) -> NoReturn:
 
 
 def _is_leaf(self: Tensor) -> bool:
-    """Whether the tensor is no recorded result of an operation in this context.
+    """Whether the tensor is a leaf: not the recorded result of an operation in this context.
 
     >>> import gradmgr
     >>> x = gradmgr.tensor(1.0)
@@ -203,7 +203,7 @@ def _register_post_accumulate_grad_hook(self: Tensor, hook: Hook) -> RemovableHa
 
 
 def _retain_grad(self: Tensor) -> None:
-    """Let `backward` write `.grad` of this result of an operation too; of an attached tensor it does anyway.
+    """Let `backward` also write `.grad` of this result of an operation; for an attached tensor it always does.
 
     What arrives is the gradient after all hooks of the tensor, whenever they were registered. After a
     write in place it is the gradient of the new value.

@@ -226,7 +226,7 @@ class Multinomial(WithWeights):
 
     Raises:
         ValueError: not one of the two is given, it is not as it must be, has no axis, or total_count is negative.
-        TypeError: it does not consist of real numbers, or total_count is no int.
+        TypeError: it does not consist of real numbers, or total_count is not an int.
 
     >>> from gradmgr import distributions
     >>> distributions.Multinomial(2, probs=[0.5, 0.25, 0.25]).log_prob([[1, 1, 0], [2, 1, 0]]).round(3).tolist()

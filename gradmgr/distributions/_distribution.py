@@ -95,7 +95,7 @@ def generator_for(rng: Any, asked: str) -> np.random.Generator:
     """Return the Generator to draw from.
 
     Raises:
-        TypeError: rng is none; if it is a shape, in the place where torch has it, the error says so.
+        TypeError: rng is not a Generator; where torch's first argument, a shape, was passed, the error says so.
         RandomnessError: it is inside a vmap with randomness="error".
     """
     if isinstance(rng, (tuple, list)):
@@ -289,7 +289,7 @@ class Distribution:
 
         Raises:
             NotImplementedError: the values are discrete.
-            TypeError: rng is no Generator, as where a shape is given first.
+            TypeError: rng is not a Generator, as where a shape is given first.
             RandomnessError: it is called inside a vmap with randomness="error".
         """
         owner = type(self).__name__

@@ -36,7 +36,7 @@ def kl_divergence(p: Distribution, q: Distribution) -> Any:
 
     Raises:
         NotImplementedError: there is no closed form for this pair.
-        TypeError: an argument is no Distribution.
+        TypeError: an argument is not a Distribution.
 
     >>> from gradmgr import distributions
     >>> distributions.kl_divergence(distributions.Normal(0.0, 1.0), distributions.Normal(1.0, 2.0)).round(3)

@@ -29,7 +29,7 @@ class Independent(Distribution):
         reinterpreted_batch_ndims: how many of the last axes of its batch_shape become axes of event_shape.
 
     Raises:
-        TypeError: base_distribution is no Distribution.
+        TypeError: base_distribution is not a Distribution.
         ValueError: it has fewer batch axes than that.
 
     >>> import numpy
@@ -254,6 +254,6 @@ class LogNormal(TransformedDistribution):
 
 
 def require_distribution(value: Any, asked: str) -> None:
-    """Raise a TypeError if a value is no Distribution."""
+    """Raise a TypeError if a value is not a Distribution."""
     if not isinstance(value, Distribution):
         raise TypeError(f"{asked} takes a Distribution; found {type(value).__name__}")

@@ -170,7 +170,7 @@ def independent(base_constraint: Constraint, reinterpreted_batch_ndims: int, nam
     """Return the constraint of arrays whose elements meet one, the last axes being one value.
 
     Raises:
-        TypeError: `base_constraint` is no constraint.
+        TypeError: `base_constraint` is not a constraint.
         ValueError: the number of axes is not an integer, or negative.
 
     >>> from gradmgr.distributions import constraints

@@ -162,7 +162,7 @@ rot90
     numpy.exceptions.AxisError: `m` has no such axis.
 
 roll
-    TypeError: `shift` is not a number, nor several.
+    TypeError: `shift` is neither an integer nor a sequence of integers.
     numpy.exceptions.AxisError: `a` has no such axis.
 
 rollaxis expand_dims swapaxes
@@ -175,7 +175,7 @@ squeeze
 
 moveaxis permute_dims
     TypeError: an axis is not an integer.
-    ValueError: the axes are not as many as are needed, or one stands twice.
+    ValueError: the number of axes is wrong, or an axis is given twice.
     numpy.exceptions.AxisError: the array has no such axis.
 
 matrix_transpose
@@ -264,10 +264,10 @@ indices
     TypeError: `dimensions` is not a sequence of integers, or `dtype` does not name a dtype.
 
 ix_
-    ValueError: an argument has not one axis.
+    ValueError: an argument does not have one axis.
 
 diag
-    ValueError: `v` has not one or two axes.
+    ValueError: `v` does not have one or two axes.
 
 diagonal
     ValueError: `a` has fewer than two axes, or the two axes are the same.
@@ -279,7 +279,7 @@ diag_indices_from
     ValueError: `arr` has fewer than two axes, or axes of different lengths.
 
 tril_indices_from triu_indices_from
-    ValueError: `arr` has not two axes.
+    ValueError: `arr` does not have two axes.
 
 tril triu
     TypeError: `m` has no axes.
@@ -289,7 +289,7 @@ mask_indices
 
 vander
     TypeError: `N` is not an integer.
-    ValueError: `x` has not one axis.
+    ValueError: `x` does not have one axis.
 
 argsort sort
     ValueError: `kind` is not one of NumPy's.
@@ -309,11 +309,11 @@ lexsort
     numpy.exceptions.AxisError: the keys have no such axis.
 
 searchsorted
-    ValueError: `a` has not one axis, or `side` is neither "left" nor "right".
+    ValueError: `a` does not have one axis, or `side` is neither "left" nor "right".
 
 digitize
     TypeError: `x` is complex.
-    ValueError: `bins` have not one axis, or are not in order.
+    ValueError: `bins` do not have one axis, or are not in order.
 
 unique
     numpy.exceptions.AxisError: `ar` has no such axis.
@@ -329,7 +329,7 @@ isin
 
 bincount
     TypeError: `x` is not of integers.
-    ValueError: `x` has not one axis, or a negative element, or `weights` have another length.
+    ValueError: `x` does not have one axis or has a negative element, or `weights` have another length.
 
 histogram histogram_bin_edges
     TypeError: `a` is not of numbers.
@@ -346,7 +346,7 @@ nonzero
 
 compress
     IndexError: the condition picks beyond the end of the axis.
-    ValueError: `condition` has not one axis.
+    ValueError: `condition` does not have one axis.
     numpy.exceptions.AxisError: `a` has no such axis.
 
 extract
@@ -438,7 +438,7 @@ ediff1d
     TypeError: `to_begin` or `to_end` cannot be cast to the dtype of `ary`.
 
 gradient
-    TypeError: there are neither no distances, nor one, nor one for each axis.
+    TypeError: the number of distances is neither 0, nor 1, nor that of axes.
     ValueError: an axis is too short for `edge_order`.
     numpy.exceptions.AxisError: `f` has no such axis.
 
@@ -453,7 +453,7 @@ unwrap
 
 interp
     TypeError: `x` or `xp` is complex.
-    ValueError: `xp` and `fp` have not one axis, differ in length, or are empty.
+    ValueError: `xp` and `fp` do not have one axis, differ in length, or are empty.
 
 poly roots
     ValueError: the argument has a shape that is not for this.
@@ -465,7 +465,7 @@ polyder polyint
     ValueError: `m` is negative.
 
 polyfit
-    TypeError: `x` is empty or has not one axis, or `y` has another length.
+    TypeError: `x` is empty or does not have one axis, or `y` has another length.
     ValueError: `deg` is negative.
 
 polyval
@@ -566,7 +566,7 @@ save savez savez_compressed
     TypeError: `file` is neither a path nor an open file.
 
 savetxt
-    ValueError: `fname` is neither a path nor an open file, or `X` has not one or two axes.
+    ValueError: `fname` is neither a path nor an open file, or `X` does not have one or two axes.
 """)
 
 LINALG = _read("""
@@ -589,7 +589,7 @@ inv
     numpy.linalg.LinAlgError: `a` is not a stack of square matrices, or one is singular.
 
 lstsq
-    numpy.linalg.LinAlgError: `a` has not two axes, `b` another number of rows, or the iteration does not converge.
+    numpy.linalg.LinAlgError: `a` does not have two axes, `b` has another number of rows, or there is no convergence.
 
 matrix_norm
     ValueError: `x` has fewer than two axes, or `ord` is not one of NumPy's.
@@ -599,7 +599,7 @@ matrix_rank
 
 multi_dot
     ValueError: there are fewer than two arrays, or their shapes do not fit together.
-    numpy.linalg.LinAlgError: an array between the first and the last has not two axes.
+    numpy.linalg.LinAlgError: an array between the first and the last does not have two axes.
 
 norm
     ValueError: `ord` is not one of NumPy's for this number of axes.
@@ -630,14 +630,14 @@ vector_norm
     numpy.exceptions.AxisError: `x` has no such axis.
 
 cross
-    ValueError: the vectors have not three components.
+    ValueError: the vectors do not have three components.
     IndexError: an argument has no such axis.
 
 diagonal
     ValueError: `x` has fewer than two axes.
 
 outer
-    ValueError: an argument has not one axis.
+    ValueError: an argument does not have one axis.
 
 matmul
     ValueError: an argument has no axes, or the lengths of the axes that are summed over differ.
@@ -774,7 +774,7 @@ round_
 put_
     TypeError: `index` is not of integers.
     IndexError: an index is out of bounds.
-    ValueError: there are not as many values as indices.
+    ValueError: the numbers of values and indices differ.
 
 fill_diagonal_
     ValueError: the tensor has fewer than two axes.
@@ -843,7 +843,7 @@ reshape
     ValueError: the shape is for another number of elements.
 
 transpose
-    ValueError: the axes are not as many as those of the tensor, or one stands twice.
+    ValueError: the number of axes is not that of the tensor, or an axis is given twice.
     numpy.exceptions.AxisError: the tensor does not have these axes.
 
 squeeze

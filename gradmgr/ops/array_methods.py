@@ -83,7 +83,7 @@ def _flatten(self: Tensor, order: str = "C") -> Any:
 
 
 def _copy(self: Tensor, order: str = "C") -> Any:
-    """Return a copy with its memory in C order, or as `numpy.ndarray.copy` is asked for."""
+    """Return a copy as `numpy.ndarray.copy`, in C order by default."""
     return convert.copy(self, order)
 
 

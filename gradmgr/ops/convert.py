@@ -179,11 +179,11 @@ _to: Function = linear(
 
 
 def to(x: Tensor, device: str, /) -> Tensor:
-    """Return the tensor on "cpu", "cuda:0", or "cuda", the current GPU; itself if it is there. Gradients travel back.
+    """Return the tensor on "cpu", "cuda:0", or "cuda", the current GPU; itself if it is there. Gradients move back.
 
     Raises:
         DeviceError: there is no such GPU, or CuPy is not installed.
-        ValueError: the name is no device.
+        ValueError: the name is not that of a device.
     """
     if not isinstance(device, str):
         raise ValueError(

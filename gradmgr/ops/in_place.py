@@ -556,7 +556,7 @@ def _unary_method(name: str, function: Any, ufunc: Any) -> Any:
             return self
         return _rebind_same_shape(self, function(self), name)
 
-    return _with_name(method, name, f"Put `{function.__name__}` of the values in their place.")
+    return _with_name(method, name, f"Apply `{function.__name__}` in place.")
 
 
 def _binary_method(name: str, function: Any, ufunc: Any) -> Any:
@@ -567,7 +567,7 @@ def _binary_method(name: str, function: Any, ufunc: Any) -> Any:
             libraries.need_operand(other, name)
         return _check_operand(name, update(self, other), other)
 
-    return _with_name(method, name, f"Put `{function.__name__}` of the values and `other` in their place.")
+    return _with_name(method, name, f"Apply `{function.__name__}` with `other` in place.")
 
 
 def _rebinding_method(function: Any, bound: Any) -> Any:

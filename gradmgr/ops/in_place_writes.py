@@ -155,9 +155,9 @@ def put_(self: Tensor, index: Any, source: Any, accumulate: bool = False) -> Any
 
 
 def scatter_(self: Tensor, dim: int, index: Any, src: Any, *, reduce: str | None = None) -> Any:
-    """Write src[i, j] to x[index[i, j], j], for `dim` 0 of two axes; add or multiply by it if `reduce` says so.
+    """Write src[i, j] to x[index[i, j], j], for `dim` 0 of two axes; with `reduce` add or multiply.
 
-    `index` has as many axes as x, none longer than that of `src`, nor, but for `dim`, than that of x; `src` may
+    `index` has as many axes as x. None is longer than that of `src` or, except for `dim`, than that of x. `src` may
     be one number.
 
     >>> from gradmgr import tensor

@@ -150,7 +150,7 @@ class LBFGS(Optimizer):
             The result of the first call of the closure.
 
         Raises:
-            TypeError: there is no closure, or it returns no number.
+            TypeError: there is no closure, or it does not return a number.
             ValueError: the parameters are on several devices.
         """
         if closure is None:
