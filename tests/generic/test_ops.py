@@ -478,6 +478,7 @@ def test_every_member_of_tensor_has_a_sample(monkeypatch: pytest.MonkeyPatch) ->
     left_out = NOT_DIFFERENTIABLE | in_place
     left_out |= {"__dir__", "__delitem__", *tensor_methods._REPLACEMENTS}  # these only raise, or list
     left_out |= {"_guarded", "_read_array", "_unguarded", "__init_subclass__"}  # see write_lock
+    left_out.add("_value")  # which compat.autograd.numpy.numpy_boxes adds, where another test has imported it
     members = {name: member for name, member in vars(Tensor).items() if name not in left_out}
     asked: set[str] = set()
     for name, member in members.items():
