@@ -383,7 +383,7 @@ class StateError(GradmgrError, ValueError):
 
 
 class DistributedError(GradmgrError, RuntimeError):
-    """The ranks did not ask for the same, or MPI or NCCL failed.
+    """The ranks called different operations, or MPI or NCCL failed.
 
     >>> from gradmgr import distributed
     >>> distributed.rank()  # doctest: +ELLIPSIS

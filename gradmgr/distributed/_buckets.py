@@ -483,7 +483,7 @@ class _Future:
 def explained(
     error: errors.DistributedError, group: Group, marker: str, listing: str, did: str
 ) -> errors.DistributedError:
-    """Explain an error of ranks that asked the same of different tensors: say which ones; return others unchanged.
+    """Explain an error of ranks that called one operation on different tensors: name these; return others unchanged.
 
     Args:
         error: what the group raised, on all its ranks.

@@ -41,7 +41,7 @@ class Group:
         return f"<{type(self).__name__} of ranks {self.ranks}>"
 
     def twin(self) -> Group:
-        """Return another group of the same ranks; all of them must come here when it is first asked for.
+        """Return another group of the same ranks; all of them must call this when it is first needed.
 
         The ranks need not call collectives of the two in the same order relative to each other. One rank alone needs
         none.
@@ -57,11 +57,11 @@ class Group:
         return self if self._twin is None else self._twin
 
     def part(self, ranks: Sequence[int]) -> Group:
-        """Return a group of some of these ranks, all of whom must come here with the same ones."""
+        """Return a group of some of these ranks, all of which must call this with the same ones."""
         raise NotImplementedError
 
     def free(self) -> None:
-        """Give back what the connection holds; all ranks must come here."""
+        """Give back what the connection holds; all ranks must call this."""
         raise NotImplementedError
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Group:
@@ -86,7 +86,7 @@ class Group:
         """Reduce an array over the ranks, in place, as `start_all_reduce`, and wait.
 
         Returns:
-            By what it is still to be multiplied for a mean, which the caller can do while it copies; None for nothing.
+            The factor that is still missing for a mean, which the caller can apply while it copies; None for none.
         """
         self.start_all_reduce(array, op, None, more).wait()
         return None
@@ -120,11 +120,11 @@ class Group:
         raise NotImplementedError
 
     def start_agree(self, operation: str, facts: str = "") -> Work:
-        """Begin to find out whether all ranks brought the same facts."""
+        """Begin to find out whether all ranks gave the same facts."""
         raise NotImplementedError
 
     def agree(self, operation: str, facts: str = "") -> None:
-        """Raise DistributedError, on every rank, unless all of them brought the same facts."""
+        """Raise DistributedError, on every rank, unless all of them gave the same facts."""
         self.start_agree(operation, facts).wait()
 
 

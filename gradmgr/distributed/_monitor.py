@@ -504,7 +504,7 @@ class _Monitor:
             self._write(self._starting_text(first, missing))
         elif not self._is_known(first, others):
             self._write(self._failure_text(first, others), first)
-        if self._starting():  # MPI_Init waits for ever
+        if self._starting():  # MPI_Init waits forever
             self._terminate()
 
     def _is_known(self, first: _Rank, others: list[_Rank]) -> bool:

@@ -111,7 +111,7 @@ class MPIGroup(Group):
         self._texts: dict[tuple[Any, ...], tuple[str, int]] = {}
 
     def part(self, ranks: Sequence[int]) -> Group:
-        """Return a group of some of these ranks, all of whom must come here with the same ones."""
+        """Return a group of some of these ranks, all of which must call this with the same ones."""
         inner = self._comm.Get_group()
         with self.watchdog.lock:
             comm = self._comm.Create(inner.Incl(ranks))
@@ -121,7 +121,7 @@ class MPIGroup(Group):
         return type(self)(self.mpi, comm, members, self.watchdog)
 
     def free(self) -> None:
-        """Give the communicators back; all ranks must come here."""
+        """Give the communicators back; all ranks must call this."""
         if self._twin is not None:
             self._twin.free()
         if self._shared is not None:
@@ -144,15 +144,15 @@ class MPIGroup(Group):
             waiting.popleft().begin()
 
     def mismatch_error(self, operation: str) -> errors.DistributedError:
-        """Return the error that lists what each rank called; all ranks come here."""
+        """Return the error that lists what each rank called; all ranks call this."""
         texts = self._gather_texts(self._texts_comm, operation)
         by_text: dict[str, list[int]] = {}
         for rank, text in zip(self.ranks, texts, strict=True):
             by_text.setdefault(text, []).append(rank)
         found = "; ".join(f"{named(ranks)}: {text.splitlines()[0]}" for text, ranks in by_text.items())
         error = errors.DistributedError(
-            f"the ranks did not ask for the same: {found}. Every rank must call the same functions in the same order, "
-            "with equal shapes, dtypes and options"
+            f"the ranks called different operations: {found}. Every rank must call the same functions in the same "
+            "order, with equal shapes, dtypes and options"
         )
         error.asked = tuple(texts)
         return error

@@ -112,7 +112,7 @@ class Receiving:
 
 
 def duplicate(comm: Any, ranks: tuple[int, ...], watchdog: WatchdogBase) -> Any:
-    """Return a new communicator of the same ranks, all of whom must come here."""
+    """Return a new communicator of the same ranks, all of which must call this."""
     made, request = comm.Idup()
     Transfer("the making of a group of ranks", ranks, watchdog, [request]).wait()
     return made

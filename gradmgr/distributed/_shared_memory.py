@@ -54,7 +54,7 @@ class SharedMemory:
 
     @staticmethod
     def allocate(mpi: Any, comm: Any) -> SharedMemory | None:
-        """Return new memory, or None if not all ranks are on one machine; all of them must come here."""
+        """Return new memory, or None if not all ranks are on one machine; all of them must call this."""
         size = comm.Get_size()
         here = comm.Split_type(mpi.COMM_TYPE_SHARED)
         is_one_machine = here.Get_size() == size > 1
@@ -74,7 +74,7 @@ class SharedMemory:
         return made
 
     def free(self) -> None:
-        """Give the memory back; all ranks must come here."""
+        """Give the memory back; all ranks must call this."""
         self._heads, self._slots, self._own = [], [], memoryview(b"")
         self._reductions.clear()
         self._window.Unlock_all()
@@ -97,7 +97,7 @@ class SharedMemory:
         return not (self._unposted or self._reductions)
 
     def agree(self, digest: int) -> Agreement:
-        """Begin to find out whether all ranks bring the same digest."""
+        """Begin to find out whether all ranks give the same digest."""
         self._agreements += 1
         self._unposted.append((self._agreements, digest))
         self._post()
@@ -168,7 +168,7 @@ class SharedMemory:
         return found
 
     def advance(self) -> None:
-        """Go on with the reductions, in their order. An interrupted call is made good by the next."""
+        """Go on with the reductions, in their order. The next call completes an interrupted one."""
         while self._reductions:
             first = self._reductions[0]
             if not first.is_complete and not self._is_complete(first):

@@ -54,7 +54,7 @@ class Watchdog(WatchdogBase):
         self._failed = False
 
     def connect(self) -> None:
-        """Make the communicator for messages; all ranks come here."""
+        """Make the communicator for messages; all ranks call this."""
         self._comm = duplicate(self._world, tuple(range(self.size)), self)
         self.local.connect()
 
@@ -186,7 +186,7 @@ class Watchdog(WatchdogBase):
         """Complete the operations that are still pending, now that every rank is here.
 
         MPI goes on with it when it is finalized, and by then Python has freed the memory of arrays. So what
-        does not come to an end, such as a recv that is never answered, is kept for ever.
+        does not come to an end, such as a recv that is never answered, is kept forever.
         """
         until = time.monotonic() + _GRACE
         while self.pending or self._sent:
@@ -221,7 +221,7 @@ class Watchdog(WatchdogBase):
         self.mpi.COMM_WORLD.Abort(1)
 
     def free(self) -> None:
-        """Free the communicator; all ranks must come here."""
+        """Free the communicator; all ranks must call this."""
         comm, self._comm = self._comm, None
         if comm is not None:
             comm.Free()

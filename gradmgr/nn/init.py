@@ -69,7 +69,7 @@ def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
         param: the slope a of "leaky_relu", by default 0.01.
 
     Raises:
-        ValueError: the name is none of these.
+        ValueError: the name is not one of these.
         TypeError: the slope is not a number.
 
     >>> from gradmgr import nn

@@ -495,7 +495,7 @@ def _affine_jvps(statistics: int) -> dict[str, Any]:
 
 
 def _declared_of_input(name: str, kernel_name: str) -> Function:
-    """Declare a normalisation by a kernel; if there is none, as in second derivatives, by the rules above."""
+    """Declare a normalisation by a kernel; without one, as in second derivatives, by the rules above."""
 
     @libraries.keeps_nothing
     def kernel(x: Any, weight: Any, bias: Any, layout: Layout, eps: float, centred: bool) -> tuple[Any, ...]:

@@ -518,7 +518,7 @@ class Module:
         """Return the module of a dotted name; "" is this one.
 
         Raises:
-            AttributeError: there is none; the message says which part of the name was found.
+            AttributeError: there is no such module; the message says which part of the name was found.
 
         >>> from gradmgr import nn
         >>> nn.Sequential(nn.Sequential(nn.ReLU(), nn.Tanh())).get_submodule("0.1")
@@ -534,7 +534,7 @@ class Module:
         """Return the parameter of a dotted name.
 
         Raises:
-            AttributeError: there is none.
+            AttributeError: there is no such tensor, or no such module.
 
         >>> from gradmgr import nn
         >>> nn.Sequential(nn.Linear(2, 3)).get_parameter("0.weight").shape
@@ -548,7 +548,7 @@ class Module:
         """Return the buffer of a dotted name.
 
         Raises:
-            AttributeError: there is none.
+            AttributeError: there is no such tensor, or no such module.
 
         >>> from gradmgr import nn
         >>> nn.Sequential(nn.BatchNorm1d(2)).get_buffer("0.running_mean").shape
