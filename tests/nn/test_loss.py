@@ -306,7 +306,7 @@ def test_other_wrong_arguments():
             function(np.zeros((3, 0)), LABELS)
     with pytest.raises(ValueError, match=r"label_smoothing must be from 0 to 1; found 1\.5"):
         F.cross_entropy(LOGITS, LABELS, label_smoothing=1.5)
-    with pytest.raises(ValueError, match="ignore_index is a label"):
+    with pytest.raises(ValueError, match="ignore_index is for labels"):
         F.cross_entropy(LOGITS, LOGITS, ignore_index=1)
     with pytest.raises(errors.ShapeError, match=r"\(3,\) and target of shape \(3, 1\); reshape"):
         F.mse_loss(np.zeros(3), np.zeros((3, 1)))
