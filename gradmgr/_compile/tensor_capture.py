@@ -625,19 +625,28 @@ class TensorCapture(Capture):
     # ------------------------------------------------------------ the order of a replay
 
     def _move_guards(self) -> None:
-        """Put guards, and what they depend on, before the first effect: until then a replay can be given up."""
+        """Put guards, and what they depend on, before the first effect: until then a replay can be given up.
+
+        All other calls stay in their place: an all-reduce that a callback begins runs beside the rest of backward.
+        """
         first = next((k for k, call in enumerate(self.calls) if call.has_effect), len(self.calls))
         rest = self.calls[first:]
         if all(call.expected is None for call in rest):
             return
-        draws = set(map(id, (call for call in rest if generators_in([call]))))  # which stay in their order
+        early = self._needed_by_guards(self._movable(rest))
+        moved = set(map(id, early))
+        self.calls = [*self.calls[:first], *early, *[call for call in rest if id(call) not in moved]]
+
+    def _movable(self, calls: Sequence[Call]) -> list[Call]:
+        """Return which calls from the first effect on could come before it; note guards that could not."""
+        draws = set(map(id, (call for call in calls if generators_in([call]))))  # which stay in their order
         late: set[int] = set()  # slots of what depends on an effect, and of memory that is written to late
         used: set[int] = set()  # slots in whose memory lies what stays after the effects
-        early, kept = [], []
-        for call in rest:
+        movable = []
+        for call in calls:
             slots = set(call.given)
             memory = slots.union(map(self._memory_of, slots))
-            written = set(map(self._memory_of, _numbers(written_by(call))))
+            written = self._written(call)
             is_state = call.function in READS or id(call) in draws
             is_state = is_state or (call.expected is not None and call.results is not None and not slots)
             if (
@@ -645,14 +654,33 @@ class TensorCapture(Capture):
                 and late.isdisjoint(memory)
                 and used.isdisjoint(written)
             ):
-                early.append(call)
+                movable.append(call)
                 continue
-            kept.append(call)
             late |= written.union(call.made)
             used |= memory
             if call.expected is not None and not is_state and call.function not in LAYOUTS:
                 self.obstacles.append(f"what is decided at {call.line} depends on what an earlier call has changed")
-        self.calls = [*self.calls[:first], *early, *kept]
+        return movable
+
+    def _needed_by_guards(self, calls: Sequence[Call]) -> list[Call]:
+        """Return the guards among calls, what they depend on, and what must read memory before those write to it."""
+        needed: list[Call] = []
+        touched: set[int] = set()  # memory that needed calls read or write
+        written: set[int] = set()  # memory that they write
+        for call in reversed(calls):
+            given, made = (
+                set(map(self._memory_of, call.given)),
+                self._written(call).union(map(self._memory_of, call.made)),
+            )
+            if call.expected is not None or not touched.isdisjoint(made) or not written.isdisjoint(given):
+                needed.append(call)
+                touched |= given | made
+                written |= made
+        return needed[::-1]
+
+    def _written(self, call: Call) -> set[int]:
+        """Return the slots in whose memory a call writes."""
+        return set(map(self._memory_of, _numbers(written_by(call))))
 
     def _memory_of(self, number: int) -> int:
         """Return the number of the slot in whose memory an array lies."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Callable
 from functools import partial
@@ -351,6 +352,20 @@ def test_a_replay_makes_no_tensor_of_a_gradient_that_comes_and_goes() -> None:
     (variants,) = step._variants.values()
     assert variants.programs[0]._replay.text.count("wrap") == 1  # of the loss
     assert "_grad'" in variants.programs[0]._replay.text  # it is looked for
+
+
+def test_callbacks_are_called_before_the_rest_of_backward_is_computed() -> None:
+    t = Training("MLP", "SGD", callbacks=lambda p, g: g)
+    step = compile(lambda x, y: t.step(x, y), native=False)
+    for k in range(3):
+        step(*t.batch(k))
+    (variants,) = step._variants.values()
+    lines = variants.programs[0]._replay.text.splitlines()
+    received = [k for k, line in enumerate(lines) if "_receive" in line]
+    products = [k for k, line in enumerate(lines) if re.search(r"\b(dot|matmul)", line)]
+    assert len(received) == len(t.params)
+    # Between the callbacks of a layer and of the one before it, the gradients of the latter are computed.
+    assert sum(received[0] < k < received[-1] for k in products) >= 2
 
 
 # ---------------------------------------------------------------- Functions
