@@ -90,7 +90,9 @@ def test_two_ranks_are_measured():
     has_limit = [bool(row.verdicts) for row in rows]
     assert has_limit[:10] == [False, True, *5 * [False], *3 * [True]]
     assert has_limit[10:] in ([], [True, False, False, False], 2 * [True, False, False, False])  # without PyTorch, ...
-    assert all(row.cells["gradmgr"] > 0 for row in rows)
+    for row in rows:
+        # How much longer a step is over a slow network is a difference of times, which noise can make negative.
+        assert np.isfinite(row.cells["gradmgr"]) if "slow network" in row.label else row.cells["gradmgr"] > 0, row
 
 
 # ---------------------------------------------------------------- memory
