@@ -181,7 +181,7 @@ def captured_as_one(
 
 def keeps_nothing(kernel: Function) -> Function:
     """Declare that a kernel that is captured as one call keeps no array, so that these may lie in a replay's memory."""
-    kernel.keeps_nothing = True  # type: ignore[attr-defined]  # which a replay asks
+    kernel.keeps_nothing = True  # type: ignore[attr-defined]  # mypy knows no attributes of functions
     return kernel
 
 
@@ -190,7 +190,7 @@ def writes_to_out(kernel: Function) -> Function:
 
     It is C-contiguous, and in memory of its own.
     """
-    kernel.writes_to_out = True  # type: ignore[attr-defined]  # which a replay asks
+    kernel.writes_to_out = True  # type: ignore[attr-defined]  # mypy knows no attributes of functions
     return kernel
 
 

@@ -161,7 +161,7 @@ class Machine:
             raise MachineError("the installed gradmgr-native has no test of layouts; install it again")
         words = [[id(kind), id(dtype), len(shape), *shape, *strides] for kind, shape, dtype, strides in layouts]
         made = np.array(list(itertools.chain(*words)), np.int64)
-        return self._make_function(ctypes.addressof(self._layout_method), made, None)  # type: ignore[no-any-return]  # as above
+        return self._make_function(ctypes.addressof(self._layout_method), made, None)  # type: ignore[no-any-return]  # a function
 
     def loop(self, ufunc: np.ufunc, dtypes: tuple[Any, ...], *, reduction: bool = False) -> UfuncLoop | None:
         """Return the loop of a ufunc for dtypes, and types of Python numbers; None if it needs Python or is none."""

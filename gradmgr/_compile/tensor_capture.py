@@ -668,10 +668,8 @@ class TensorCapture(Capture):
         touched: set[int] = set()  # memory that needed calls read or write
         written: set[int] = set()  # memory that they write
         for call in reversed(calls):
-            given, made = (
-                set(map(self._memory_of, call.given)),
-                self._written(call).union(map(self._memory_of, call.made)),
-            )
+            given = set(map(self._memory_of, call.given))
+            made = self._written(call).union(map(self._memory_of, call.made))
             if call.expected is not None or not touched.isdisjoint(made) or not written.isdisjoint(given):
                 needed.append(call)
                 touched |= given | made

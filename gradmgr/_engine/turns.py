@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import threading
 from types import TracebackType
+
+from gradmgr._engine.turn_lock import new_turn_lock
 
 
 class _Turns:
@@ -15,16 +15,10 @@ class _Turns:
 
     def __init__(self) -> None:
         self.parallel = True
-        self.lock = threading.RLock()
-
-    def forget(self) -> None:
-        """Wait, in a child process, for no thread that it does not have."""
-        self.lock = threading.RLock()
+        self.lock = new_turn_lock()
 
 
 turns = _Turns()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=turns.forget)
 
 
 class set_multithreading_enabled:  # noqa: N801  # torch's spelling

@@ -8,6 +8,7 @@ keywords that NumPy, JAX, MegEngine or torch have for the same. Where a frame mo
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Iterable, Mapping
 from types import FunctionType, MappingProxyType
@@ -117,6 +118,7 @@ def explained(function: Called, name: str | None = None, advice: str = "") -> Ca
     """
     name = name or function.__name__
 
+    @functools.wraps(function)
     def call(*args: Any, **keywords: Any) -> Any:
         try:
             return function(*args, **keywords)
@@ -124,9 +126,6 @@ def explained(function: Called, name: str | None = None, advice: str = "") -> Ca
             explain(error, function, name, advice)
             raise
 
-    call.__name__, call.__qualname__, call.__module__ = function.__name__, function.__qualname__, function.__module__
-    call.__doc__, call.__annotations__ = function.__doc__, function.__annotations__
-    call.__dict__["__wrapped__"] = function
     return call  # type: ignore[return-value]  # it takes and returns what the function does
 
 

@@ -27,8 +27,13 @@ def lift(a: Any) -> Any:
         return from_nested(a)
     made = np.asarray(a)
     if made.dtype == object:
-        raise errors.DtypeError(f"expected Tensors, arrays or numbers; found {_described(a)}")
+        raise no_array(a)
     return made
+
+
+def no_array(a: Any) -> errors.DtypeError:
+    """Make the error for an argument, such as None, that NumPy would make an array of objects of."""
+    return errors.DtypeError(f"expected Tensors, arrays or numbers; found {_described(a)}")
 
 
 def _described(a: Any) -> str:

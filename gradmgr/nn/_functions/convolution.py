@@ -38,7 +38,7 @@ from gradmgr.nn._functions.windows import (
     sizes,
 )
 from gradmgr.ops import reduce
-from gradmgr.ops.convert import lift, lift_together
+from gradmgr.ops.convert import lift_together, no_array
 from gradmgr.ops.shape import reshape
 
 # ---------------------------------------------------------------- kernels
@@ -452,7 +452,7 @@ _weight: Function = custom(
 def _operands(asked: str, axes: int, x: Any, w: Any, b: Any, groups: Any) -> tuple[Any, ...]:
     """Lift input, weight and bias, check them, and return them, the shapes of input and weight, and groups."""
     if x is None or w is None:
-        lift(None)  # which raises
+        raise no_array(None)
     x, w, b = lift_together(x, w, b)
     check_inexact(asked, input=x, weight=w, bias=b)
     plane = "height, width" if axes == 2 else "length"

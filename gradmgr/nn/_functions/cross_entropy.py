@@ -27,9 +27,9 @@ from gradmgr.ops.arithmetic import plain_zeros
 from gradmgr.ops.convert import (
     cast_to,
     is_floating,
-    lift,
     lift_together,
     narrow_to,
+    no_array,
     untracked_value,
     wide_dtype,
     widen_half,
@@ -329,7 +329,7 @@ _cross_entropy = several(
 def _class_axis(asked: str, input: Any, target: Any) -> int:
     """Return the axis of the classes: the first of (C,), else the second."""
     if input is None or target is None:
-        lift(None)  # which raises
+        raise no_array(None)
     if input.dtype.kind in "iu" and is_floating(target.dtype):
         raise errors.DtypeError(
             f"{asked}(input, target) takes scores first and labels second; found an input of dtype {input.dtype} and a "

@@ -27,6 +27,7 @@ from gradmgr.ops.convert import (
     lift,
     lift_together,
     narrow_to,
+    no_array,
     untracked_value,
     wide_dtype,
 )
@@ -59,7 +60,7 @@ def _cast_alike(asked: str, input: Any, target: Any) -> tuple[Any, Any]:
     ):
         return input, target
     if input is None or target is None:
-        lift(None)  # which raises
+        raise no_array(None)
     input, target = lift_together(input, target)
     check_floating(asked, input=input)
     if input.shape != target.shape:
