@@ -206,6 +206,20 @@ class CompileWarning(RuntimeWarning):
     """
 
 
+class TrackedConversionWarning(UserWarning):
+    """A tracked tensor became a plain number, which has no gradient: once for each line of the program.
+
+    >>> import math, warnings
+    >>> from gradmgr import GradManager, tensor
+    >>> x = tensor(2.0)
+    >>> with GradManager().attach(x), warnings.catch_warnings(record=True) as found:
+    ...     warnings.simplefilter("always")
+    ...     y = math.sin(x)
+    >>> found[0].category.__name__
+    'TrackedConversionWarning'
+    """
+
+
 class PerformanceWarning(RuntimeWarning):
     """What was asked for is computed in a slow way; the text says which.
 

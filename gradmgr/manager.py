@@ -118,6 +118,9 @@ class GradManager(_Recording):
     Tensor([2., 4.])
     """
 
+    # Whether conversions that cut a gradient raise, as in a transform; see `_engine.conversion`.
+    refuses_conversions = False
+
     def __getattr__(self, name: str) -> NoReturn:  # called for names that Python did not find
         hint = f"; use {_ALTERNATIVES[name]}" if name in _ALTERNATIVES else ""
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{hint}")

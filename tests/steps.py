@@ -315,7 +315,7 @@ def texts_with_stack() -> Step:
         x * 2
         with gm:
             y = loss_of(x)
-            x.detach(), float(y), x.astype("int64")
+            x.detach(), y.item(), x.astype("int64")
             with gradmgr.no_grad():
                 x * 3
             gm.summary(), gm.explain(x)

@@ -27,7 +27,8 @@ from gradmgr._arrays.captured_functions import ASKING, METHODS, reads_attribute
 
 Array = Any
 
-_CONVERSIONS = f"{ROOT}/_engine/tensor.py"  # where a program asks for a number
+# Where a program asks for a number.
+_CONVERSIONS = (f"{ROOT}/_engine/conversion.py", f"{ROOT}/_engine/tensor.py")
 
 _VALUES_TAKEN = (
     "a function that is not NumPy's, or numpy.asarray(), takes the values of an array; return it instead, compute with "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 import numpy as np
@@ -53,19 +52,11 @@ class Parameter(Tensor):
         return "Parameter" + super().__repr__().removeprefix("Tensor").replace("\n", "\n   ")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        _, (values, device) = super().__reduce__()
-        return _restored, (values, device)
+        _, values_and_device = super().__reduce__()
+        return _restored, values_and_device
 
-    def __copy__(self) -> Parameter:
-        return parameter_around(self._array)
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Parameter:
-        made = parameter_around(self._array.copy())
-        grad = self.grad  # read once, as other threads set it
-        if grad is not None:
-            made._grad = copy.deepcopy(grad, memo)
-        memo[id(self)] = made
-        return made
+    def _like(self, array: Any) -> Parameter:
+        return parameter_around(array)
 
 
 def parameter_around(array: Any) -> Parameter:

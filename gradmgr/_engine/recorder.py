@@ -22,6 +22,9 @@ class Recorder:
     # Whether it is a Tape: no_grad pauses it, and the fast path deals with it inline.
     is_tape = False
 
+    # Whether it is a transform's, as `grad` of a function: then what would cut a gradient raises, see `conversion`.
+    refuses_conversions = False
+
     def __init__(self, leaf_ids: dict[Tensor, Any] | None = None) -> None:
         self.outer: Any = None  # the context that was current when this recorder was entered
         self.leaf_ids = {} if leaf_ids is None else leaf_ids  # ids of attached tensors, which it also keeps alive

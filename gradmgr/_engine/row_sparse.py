@@ -153,6 +153,9 @@ class RowSparse(Tensor):
         made = RowSparse if self.content.on_request else _restored
         return made, (self.rows, self.values, self.shape)
 
+    def __copy__(self) -> RowSparse:
+        return self.detach()
+
     def __deepcopy__(self, memo: dict[int, Any]) -> RowSparse:
         made = memo[id(self)] = row_sparse(self.content.owned())
         return made

@@ -87,6 +87,10 @@ class Tape(Recorder):
         if own_observers or observers():
             self.start_observing()
 
+    @property
+    def refuses_conversions(self) -> bool:  # type: ignore[override]  # asked for where something converts, and rarely
+        return getattr(self.owner(), "refuses_conversions", False)
+
     # ------------------------------------------------------------ recording
 
     def add_leaf(self, t: Tensor) -> None:

@@ -6,7 +6,7 @@ where each is declared once; here are the fields, shape and dtype, and the conve
 
 from __future__ import annotations
 
-import copy
+import math
 import operator
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -17,6 +17,8 @@ from gradmgr._arrays import batched, libraries
 from gradmgr._engine import write_lock
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from gradmgr._engine.tensor_members import TensorMembers  # a stub: what is bound onto Tensor at import
 else:
     TensorMembers = object
@@ -53,6 +55,8 @@ class Tensor(TensorMembers):
     _grad: Tensor | None
     _overflow_ids: dict[Any, Any]
     _hooks: Any
+    _check_uncut: Callable[..., None]  # see `conversion`
+    _check_pickled: Callable[[], None]
 
     def __init__(self, data: Any, dtype: Any = None, device: str | None = None) -> None:
         self._array = _fresh(data, dtype, device)
@@ -271,7 +275,7 @@ class Tensor(TensorMembers):
         2.0
         """
         if not args:
-            _check_one_number(self, "item()", ValueError)
+            check_one_number(self, "item()", ValueError)
         cut(self, "item()")
         return _host(self._array).item(*args)
 
@@ -299,18 +303,23 @@ class Tensor(TensorMembers):
         cut(self, "detach()", made)
         return made
 
-    def __float__(self) -> float:
-        _check_one_number(self, "float()", TypeError)
-        cut(self, "float()")
-        return float(self._array)
+    # The derivative of what makes an integer is 0: nothing is cut. What would cut a gradient is in `conversion`.
 
     def __int__(self) -> int:
-        _check_one_number(self, "int()", TypeError)
+        check_one_number(self, "int()", TypeError)
         return int(self._array)
 
-    def __complex__(self) -> complex:
-        _check_one_number(self, "complex()", TypeError)
-        return complex(self._array)
+    def __floor__(self) -> int:
+        check_one_number(self, "math.floor()", TypeError)
+        return math.floor(self._array)  # type: ignore[no-any-return]  # of an array, whose types are not known
+
+    def __ceil__(self) -> int:
+        check_one_number(self, "math.ceil()", TypeError)
+        return math.ceil(self._array)  # type: ignore[no-any-return]  # of an array, whose types are not known
+
+    def __trunc__(self) -> int:
+        check_one_number(self, "math.trunc()", TypeError)
+        return math.trunc(self._array)  # type: ignore[no-any-return]  # of an array, whose types are not known
 
     def __bool__(self) -> bool:
         return bool(self._array)
@@ -319,18 +328,12 @@ class Tensor(TensorMembers):
         return operator.index(_host(self._array))
 
     def __reduce__(self) -> tuple[Any, ...]:
+        self._check_pickled()
         return _restore, (np.array(_host(self._array)), self.device)
 
-    def __copy__(self) -> Tensor:
-        return self.detach()
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
-        made = wrap(self._array.copy())
-        grad = self.grad  # read once, as other threads set it
-        if grad is not None:
-            made._grad = copy.deepcopy(grad, memo)
-        memo[id(self)] = made
-        return made
+    def _like(self, array: Any) -> Tensor:
+        """Return a tensor of this class around an array, that no recorder tracks."""
+        return wrap(array)
 
 
 write_lock.add_guarded_class(Tensor)
@@ -350,7 +353,7 @@ def raw(value: Any) -> Any:
     return value._array if isinstance(value, Tensor) else value
 
 
-def _check_one_number(t: Tensor, asked: str, error: type[Exception]) -> None:
+def check_one_number(t: Tensor, asked: str, error: type[Exception]) -> None:
     if t._array.size != 1 and not batched.is_batched(t._array):
         how = "take an element, as t[0], or all of them by tolist() or numpy()"
         raise error(f"{asked} is for a Tensor of one number; found {describe(t)}; {how}")
@@ -374,7 +377,10 @@ def _host(array: Any) -> np.ndarray[Any, Any]:
 
 
 def _fresh(data: Any, dtype: Any, device: str | None) -> Any:
-    return libraries.make_array(raw(data), dtype, device, copy=True)
+    if isinstance(data, Tensor):
+        data._check_uncut("a new Tensor", "t.clone() returns a copy that keeps it, t.detach() one without history")
+        data = data._array
+    return libraries.make_array(data, dtype, device, copy=True)
 
 
 def _restore(values: np.ndarray[Any, Any], device: str) -> Tensor:

@@ -289,6 +289,7 @@ class _DerivativeManager(GradManager):
     """The manager of one derivative; a call of `gradmgr.grad` in the function itself does not release it."""
 
     may_release = False
+    refuses_conversions = True
 
     def attach_new(self, leaves: Sequence[Tensor]) -> _DerivativeManager:
         """Attach Tensors that are differentiable, known to the caller alone, and held as long as this manager."""
@@ -347,7 +348,7 @@ class Pushforward(ForwardScope):
 
     def __init__(self, xs: Sequence[Tensor], vs: Sequence[Any]) -> None:
         self._outside = recorders(current())
-        super().__init__()
+        super().__init__(refuses_conversions=True)
         self.leaves = [make_handle(x) for x in xs]
         for x, v in zip(self.leaves, vs, strict=True):
             if v is not None:

@@ -39,7 +39,7 @@ def vjp(func: Function, points: Sequence[Any], argnums: Sequence[int], us: Seque
 def jvp(func: Function, points: Sequence[Any], argnums: Sequence[int], vs: Sequence[Any]) -> list[Any]:
     """Return the tangents of the outputs for tangents of the inputs at `where`; differentiable itself."""
     leaves = [new_handle(t) for t in points]
-    scope = ForwardScope()
+    scope = ForwardScope(refuses_conversions=True)
     for k, v in zip(argnums, vs, strict=True):
         scope.level.add_dual(leaves[k], v)
     tangents = scope.run(
@@ -48,11 +48,17 @@ def jvp(func: Function, points: Sequence[Any], argnums: Sequence[int], vs: Seque
     return [t if isinstance(t, Tensor) else wrap(t) for t in tangents]
 
 
+class _Manager(GradManager):
+    """The manager of one derivative, as of a transform."""
+
+    refuses_conversions = True
+
+
 class Recorded(Scope):
     """In which a manager of its own records what is computed from Tensors."""
 
     def __init__(self, inputs: Sequence[Tensor]) -> None:
-        self.manager = GradManager().attach(inputs)
+        self.manager = _Manager().attach(inputs)
 
     def _open(self, opened: Any) -> None:
         self.manager.record()

@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from gradmgr._arrays import libraries, operators
+from gradmgr._engine import conversion
 from gradmgr._engine.elementwise import conj
 from gradmgr._engine.indexing import normalized
 from gradmgr._engine.mutation import copied, setitem, updater
@@ -218,8 +219,14 @@ def _delete(self: Tensor, index: Any) -> NoReturn:
 
 
 _METHODS = {
+    "__complex__": conversion.to_complex,
     "__contains__": _contains,
+    "__copy__": conversion.copied_shallowly,
+    "__deepcopy__": conversion.copied_deeply,
     "__delitem__": _delete,
+    "__float__": conversion.to_float,
+    "_check_pickled": conversion.check_pickled,
+    "_check_uncut": conversion.check_uncut,
     "__divmod__": floating_point.divmod_operator,
     "__rdivmod__": floating_point.divmod_reflected,
     "__setitem__": setitem,

@@ -83,7 +83,7 @@ def _is_ours(value: Any) -> bool:
 def check_number(name: str, value: Any, *, low: float = 0.0, high: float = float("inf"), below: bool = False) -> None:
     """Raise unless `low <= value <= high`; with `below` unless `low <= value < high`."""
     try:
-        number = float("" if isinstance(value, str) else value)  # float() would accept some strings
+        number = float("" if isinstance(value, str) else raw(value))  # float() would accept some strings
     except (TypeError, ValueError):
         raise TypeError(f"{name} must be a number; found {value!r}") from None
     if not (low <= number and (number < high if below else number <= high)):

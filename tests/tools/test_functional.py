@@ -946,7 +946,7 @@ def test_wrong_arguments_of_grad() -> None:
     with pytest.raises(errors.DtypeError, match="which cannot be differentiated"):
         grad(lambda x: x**2)(np.longdouble(3))
     with pytest.raises(TypeError, match=r"must return a Tensor; found float: float\(\)"):
-        grad(lambda x: float((x**2).sum()))(np.ones(2))
+        grad(lambda x: (x**2).sum().item())(np.ones(2))
     with pytest.raises(ValueError, match="one real number"):
         grad(lambda x: x**2)(np.ones(2))
 
