@@ -174,7 +174,7 @@ def test_an_array_of_ours_is_filled_element_by_element():
     with gm:
         a = gradmgr.numpy.zeros(3)
         a[0] = t[0]
-        a[1] = float(t[1])
+        a[1] = t[1].item()
         a[2] = t.sum()
         gm.backward(a.sum())
     assert a.tolist() == [1.0, 2.0, 3.0]
