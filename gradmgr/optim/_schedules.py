@@ -106,7 +106,8 @@ class LRScheduler(Saved):
 
     Args:
         optimizer: the optimiser whose groups' `lr` it sets.
-        last_epoch: the number of steps taken so far; -1 starts, and stores each group's `lr` as its "initial_lr".
+        last_epoch: -1 starts, and stores each group's `lr` as its "initial_lr". A run that took k steps goes on with
+            k - 1, the index of the last one, over an optimiser whose state was loaded.
 
     Raises:
         TypeError: `optimizer` is not an Optimizer.
@@ -146,6 +147,13 @@ class LRScheduler(Saved):
 
     def _begin(self) -> None:
         self._step_count = 0
+        if self.last_epoch == -1:
+            self._advance()
+        else:
+            self._resume()
+
+    def _resume(self) -> None:
+        """Set the `lr` with which a run goes on that was at `last_epoch` before its last step."""
         self._advance()
 
     def get_lr(self) -> list[float]:
@@ -279,7 +287,16 @@ class LambdaLR(LRScheduler):
         self._change(lambda schedule: Saved.load_state_dict(schedule, rest), *calls)
 
 
-class StepLR(LRScheduler):
+class _RelativeLR(LRScheduler):
+    """A schedule whose `lr` is computed from the one before: the one that an optimiser was saved with is the next."""
+
+    def _resume(self) -> None:
+        self._step_count += 1
+        self.last_epoch += 1
+        self._last_lr = self._scale_lrs(1.0)
+
+
+class StepLR(_RelativeLR):
     """Multiply the `lr` by `gamma` every `step_size` steps.
 
     Args:
@@ -313,7 +330,7 @@ class StepLR(LRScheduler):
         return self._scale_lrs(self.gamma if is_due else 1.0)
 
 
-class MultiStepLR(LRScheduler):
+class MultiStepLR(_RelativeLR):
     """Multiply the `lr` by `gamma` at each milestone, and twice at one given twice.
 
     Args:
@@ -362,7 +379,7 @@ class MultiStepLR(LRScheduler):
         super().load_state_dict({**state_dict, **known})
 
 
-class ExponentialLR(LRScheduler):
+class ExponentialLR(_RelativeLR):
     """Multiply the `lr` by `gamma` at each step.
 
     Args:
@@ -392,7 +409,7 @@ class ExponentialLR(LRScheduler):
         return self._scale_lrs(self.gamma if self.last_epoch > 0 else 1.0)
 
 
-class ConstantLR(LRScheduler):
+class ConstantLR(_RelativeLR):
     """Multiply the `lr` by `factor` for the first `total_iters` steps.
 
     Args:
@@ -432,7 +449,7 @@ class ConstantLR(LRScheduler):
         return self.factor if self.total_iters > 0 else 1.0
 
 
-class LinearLR(LRScheduler):
+class LinearLR(_RelativeLR):
     """Change the `lr` linearly from `start_factor` to `end_factor` times its initial value, mostly for a warm-up.
 
     Args:
@@ -487,7 +504,7 @@ class LinearLR(LRScheduler):
         return self.start_factor
 
 
-class PolynomialLR(LRScheduler):
+class PolynomialLR(_RelativeLR):
     """Decrease the `lr` to 0 in `total_iters` steps, as `(1 - step / total_iters) ** power`.
 
     Args:
@@ -526,7 +543,7 @@ class PolynomialLR(LRScheduler):
         return self._scale_lrs((left / (left + 1)) ** self.power)
 
 
-class CosineAnnealingLR(LRScheduler):
+class CosineAnnealingLR(_RelativeLR):
     """Decrease the `lr` to `eta_min` along half a cosine in `T_max` steps, and increase it again afterwards.
 
     Loshchilov, Hutter: SGDR: Stochastic Gradient Descent with Warm Restarts (2017), without the restarts.
@@ -640,6 +657,9 @@ class CosineAnnealingWarmRestarts(LRScheduler):
             self.T_cur -= self.T_i
             self.T_i *= self.T_mult
         self._set(self.get_lr())
+
+    def _resume(self) -> None:
+        self._go_to(self.last_epoch + 1)
 
     def _restart(self) -> None:
         self._go_to(0)

@@ -4,6 +4,7 @@ import copy
 import json
 import math
 import warnings
+from inspect import signature
 
 import numpy as np
 import pytest
@@ -224,6 +225,52 @@ def test_a_schedule_of_ones_own():
             return [base / (1 + self.last_epoch) for base in self.base_lrs]
 
     assert run(Halves(optimizer_of()), 3) == [0.5, 0.25, 0.5 / 3]
+
+
+WITH_LAST_EPOCH = {
+    "LambdaLR": {"lr_lambda": lambda epoch: 0.9**epoch},
+    "StepLR": {"step_size": 3, "gamma": 0.5},
+    "MultiStepLR": {"milestones": [2, 5, 5, 9], "gamma": 0.5},
+    "ExponentialLR": {"gamma": 0.8},
+    "ConstantLR": {"factor": 0.25, "total_iters": 4},
+    "LinearLR": {"start_factor": 0.1, "end_factor": 0.8, "total_iters": 7},
+    "PolynomialLR": {"total_iters": 6, "power": 2.0},
+    "CosineAnnealingLR": {"T_max": 5, "eta_min": 0.01},
+    "CosineAnnealingWarmRestarts": {"T_0": 3, "T_mult": 2, "eta_min": 0.01},
+    "OneCycleLR": {"max_lr": 0.9, "total_steps": 15},
+}
+
+
+def test_each_schedule_with_last_epoch_is_tried():
+    found = {
+        name
+        for name in optim.lr_scheduler.__all__
+        if "last_epoch" in signature(getattr(optim.lr_scheduler, name)).parameters
+    }
+    assert found - {"LRScheduler", "SequentialLR"} == WITH_LAST_EPOCH.keys()
+
+
+@pytest.mark.parametrize("name", WITH_LAST_EPOCH)
+def test_a_run_goes_on_over_a_restored_optimiser_as_if_it_had_not_stopped(name):
+    kind, options, count = getattr(optim.lr_scheduler, name), WITH_LAST_EPOCH[name], 13
+    optimizer = optimizer_of(momentum=0.9)
+    schedule = kind(optimizer, **options)
+    states, rates = [], []
+    for _ in range(count):
+        states.append(copy.deepcopy(optimizer.state_dict()))
+        rates.append(schedule.get_last_lr())
+        optimizer.step()
+        schedule.step()
+    for k in range(1, count):
+        optimizer = optimizer_of(momentum=0.9)
+        optimizer.load_state_dict(states[k])
+        schedule = kind(optimizer, **options, last_epoch=k - 1)
+        assert schedule.last_epoch == k
+        for expected in rates[k:]:
+            np.testing.assert_allclose(schedule.get_last_lr(), expected, rtol=1e-12)
+            np.testing.assert_allclose([group["lr"] for group in optimizer.param_groups], expected, rtol=1e-12)
+            optimizer.step()
+            schedule.step()
 
 
 def test_going_on_by_last_epoch():
