@@ -117,16 +117,27 @@ def _of_bernoulli(p: Any, q: Any) -> Any:
     if p._has_logits and q._has_logits:
         expit, log_expit, mine, other = special.expit, special.log_expit, p.logits, q.logits
         return sum(expected_log(expit(x), log_expit(x), log_expit(y)) for x, y in ((mine, other), (-mine, -other)))
-    mine, other = p.probs, q.probs
-    return special.rel_entr(mine, other) + special.rel_entr(1 - mine, 1 - other)
+    mine, other = p._values()[-1], q._values()[-1]
+    if not p._has_logits and not q._has_logits:
+        return special.rel_entr(mine, other) + special.rel_entr(1 - mine, 1 - other)
+    # A probability that is computed from logits may be rounded to 1, and so no other is taken from it.
+    successes, failures = (special.expit(mine), special.expit(-mine)) if p._has_logits else (mine, 1 - mine)
+    return -Bernoulli.entropy(p) - q._log_probability(successes, failures, other)
 
 
 def _of_categorical(p: Any, q: Any) -> Any:
-    if p._has_logits:
+    if p._has_logits and q._has_logits:
         return gnp.sum(expected_log(p.probs, p.logits, q.logits), axis=-1)
-    (weights,) = p._values()
+    if p._has_logits:
+        return -p._entropy_of_one() - q._log_probability(p.probs, *q._values())
+    (weights,), (other,) = p._values(), q._values()
     total = gnp.sum(weights, axis=-1)
-    return gnp.sum(special.rel_entr(weights, q.probs), axis=-1) / total - gnp.log(total)
+    if not q._has_logits:
+        return gnp.sum(special.rel_entr(weights, q.probs), axis=-1) / total - gnp.log(total)
+    is_excluded = raw(other) == -np.inf
+    mean = gnp.sum(weights * gnp.where(is_excluded, 0, other), axis=-1) / total
+    made = special.logsumexp(other, axis=-1) - mean - p._entropy_of_one()
+    return gnp.where((is_excluded & (raw(weights) > 0)).any(axis=-1), np.inf, made)
 
 
 def _of_poisson(p: Any, q: Any) -> Any:
