@@ -43,6 +43,11 @@ def _draw_log_gamma(rng: np.random.Generator, a: Any) -> Any:
     return (np.log(rng.standard_gamma(wide + 1)) - rng.standard_exponential(a.shape) / wide).astype(a.dtype)
 
 
+def above_0(drawn: Any) -> Any:
+    """Return draws with the smallest positive normal number in place of those that are rounded to 0."""
+    return gnp.maximum(drawn, np.finfo(drawn.dtype).tiny)
+
+
 # ---------------------------------------------------------------- the distributions
 
 
@@ -107,9 +112,7 @@ class Normal(LocationScale):
         scale = self._values()[1]
         return self._spread(scale * scale)
 
-    def cdf(self, value: Any) -> Any:
-        """Return the probability of values up to this one."""
-        loc, scale, value = self._values(value)
+    def _cdf(self, value: Any, loc: Any, scale: Any) -> Any:
         return special.ndtr((value - loc) / scale)
 
     def icdf(self, q: Any) -> Any:
@@ -147,7 +150,7 @@ class Gamma(Distribution):
         super().__init__(validate_args, concentration=concentration, rate=rate)
 
     def _draw(self, rng: np.random.Generator, shape: Shape, concentration: Any, rate: Any) -> Any:
-        return gnp.exp(log_gamma_variate(rng, shape, concentration)) / rate
+        return above_0(gnp.exp(log_gamma_variate(rng, shape, concentration)) / rate)
 
     def _log_prob(self, value: Any, concentration: Any, rate: Any) -> Any:
         constant = concentration * gnp.log(rate) - special.gammaln(concentration)
@@ -170,10 +173,10 @@ class Gamma(Distribution):
         a, rate = self._values()
         return self._spread(a / (rate * rate))
 
-    def cdf(self, value: Any) -> Any:
-        """Return the probability of values up to this one."""
-        a, rate, value = self._values(value)
-        return special.gammainc(a, gnp.maximum(rate * value, 0))
+    def _cdf(self, value: Any, a: Any, rate: Any) -> Any:
+        # At 0 the density is infinite for a < 1, of which the derivative in the rate would be 0 times that.
+        is_edge = (raw(value) == 0) & (raw(a) < 1)
+        return gnp.where(is_edge, 0, special.gammainc(a, rate * gnp.where(is_edge, 1, value)))
 
     def icdf(self, q: Any) -> Any:
         """Return the value whose cdf is q."""
@@ -210,7 +213,8 @@ class Beta(Distribution):
         super().__init__(validate_args, concentration1=concentration1, concentration0=concentration0)
 
     def _draw(self, rng: np.random.Generator, shape: Shape, a: Any, b: Any) -> Any:
-        return special.expit(log_gamma_variate(rng, shape, a) - log_gamma_variate(rng, shape, b))
+        drawn = special.expit(log_gamma_variate(rng, shape, a) - log_gamma_variate(rng, shape, b))
+        return above_0(gnp.minimum(drawn, drawn.dtype.type(1 - np.finfo(drawn.dtype).epsneg)))
 
     def _log_prob(self, value: Any, a: Any, b: Any) -> Any:
         return special.xlogy(a - 1, value) + special.xlog1py(b - 1, -value) - special.betaln(a, b)
@@ -236,10 +240,8 @@ class Beta(Distribution):
         total = a + b
         return self._spread(a * b / (total * total * (total + 1)))
 
-    def cdf(self, value: Any) -> Any:
-        """Return the probability of values up to this one."""
-        a, b, value = self._values(value)
-        return special.betainc(a, b, gnp.clip(value, 0, 1))
+    def _cdf(self, value: Any, a: Any, b: Any) -> Any:
+        return special.betainc(a, b, value)
 
     def icdf(self, q: Any) -> Any:
         """Return the value whose cdf is q."""
@@ -308,15 +310,17 @@ class StudentT(Distribution):
         infinite = gnp.where(raw(df) > 1, df.dtype.type(np.inf), df.dtype.type(np.nan))
         return self._spread(gnp.where(has_variance, finite, infinite))
 
-    def cdf(self, value: Any) -> Any:
-        """Return the probability of values up to this one."""
-        df, loc, scale, value = self._values(value)
+    def _cdf(self, value: Any, df: Any, loc: Any, scale: Any) -> Any:
         z = (value - loc) / scale
         is_above = raw(z) > 0
         lower = gnp.where(is_above, -z, z)
+        # Beyond a limit, where squares would overflow at last, the tail is that at the limit times a power of z.
+        limit = np.sqrt(np.finfo(z.dtype).max) / 4
+        beyond = gnp.maximum(-lower / limit, 1) ** -df
+        lower = gnp.maximum(lower, -limit)
         length = gnp.sqrt(df + lower * lower)
         # A symmetric beta variable in place of z, (1 + z / length) / 2; so written, small ones are not rounded off.
-        tail = special.betainc(df / 2, df / 2, df / (2 * length * (length - lower)))
+        tail = special.betainc(df / 2, df / 2, df / (2 * length * (length - lower))) * beyond
         return gnp.where(is_above, 1 - tail, tail)
 
     def icdf(self, q: Any) -> Any:

@@ -334,9 +334,21 @@ class Distribution:
         """The standard deviation: the root of the variance."""
         return gnp.sqrt(self.variance)
 
-    def cdf(self, value: Any) -> Any:
-        """Return the probability of values up to this one."""
+    def _cdf(self, value: Any, *parameters: Any) -> Any:
+        """Return cdf at finite values of the support, all in one dtype."""
         return self._without_closed_form("cdf")
+
+    def cdf(self, value: Any) -> Any:
+        """Return the probability of values up to this one; outside of the support its derivatives are 0."""
+        *parameters, value = self._values(parameter_of(value, "value", f"{type(self).__name__}.cdf"))
+        plain = raw(value)
+        is_inside = np.isfinite(plain) if self._inner is None else np.isfinite(plain) & self.support.holds(plain)
+        if not is_batched(is_inside) and is_inside.all():
+            return self._cdf(value, *parameters)
+        inner = 0.0 if self._inner is None else self._inner
+        made = self._cdf(gnp.where(is_inside, value, in_dtype(inner, value.dtype)), *parameters)
+        is_nan = plain != plain
+        return gnp.where(is_inside, made, gnp.where(is_nan, np.nan, plain > inner))
 
     def icdf(self, q: Any) -> Any:
         """Return the value whose cdf is q."""

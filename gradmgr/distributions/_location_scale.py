@@ -45,7 +45,6 @@ class Uniform(Distribution):
 
     has_rsample = True
     arg_constraints = MappingProxyType({"low": real, "high": real})
-    _inner = 0.0
 
     def __init__(self, low: Any, high: Any, validate_args: bool = True) -> None:
         super().__init__(validate_args, low=low, high=high)
@@ -58,6 +57,10 @@ class Uniform(Distribution):
     def support(self) -> Constraint:
         """What the values are."""
         return interval(self._parameters["low"], self._parameters["high"])
+
+    @property
+    def _inner(self) -> Any:  # type: ignore[override]  # it depends on the parameters
+        return raw(self._parameters["low"])
 
     def _draw(self, rng: np.random.Generator, shape: Shape, low: Any, high: Any) -> Any:
         return low + (high - low) * noise("random", rng, shape, raw(low))
@@ -82,10 +85,8 @@ class Uniform(Distribution):
         low, high = self._values()
         return (high - low) ** 2 / 12
 
-    def cdf(self, value: Any) -> Any:
-        """Return the probability of values up to this one."""
-        low, high, value = self._values(value)
-        return gnp.clip((value - low) / (high - low), 0, 1)
+    def _cdf(self, value: Any, low: Any, high: Any) -> Any:
+        return (value - low) / (high - low)
 
     def icdf(self, q: Any) -> Any:
         """Return the value whose cdf is q."""
@@ -126,9 +127,7 @@ class Laplace(LocationScale):
         scale = self._values()[1]
         return self._spread(2 * scale * scale)
 
-    def cdf(self, value: Any) -> Any:
-        """Return the probability of values up to this one."""
-        loc, scale, value = self._values(value)
+    def _cdf(self, value: Any, loc: Any, scale: Any) -> Any:
         z = (value - loc) / scale
         tail = gnp.exp(-gnp.abs(z)) / 2
         return gnp.where(raw(z) < 0, tail, 1 - tail)
@@ -181,9 +180,7 @@ class Cauchy(LocationScale):
         _, scale = self._values()
         return self._spread(scale * np.inf)
 
-    def cdf(self, value: Any) -> Any:
-        """Return the probability of values up to this one."""
-        loc, scale, value = self._values(value)
+    def _cdf(self, value: Any, loc: Any, scale: Any) -> Any:
         # The angle from the negative axis: not a difference, which would round small probabilities off.
         return gnp.arctan2(scale, loc - value) / math.pi
 
@@ -234,10 +231,9 @@ class Gumbel(LocationScale):
         scale = self._values()[1]
         return self._spread(scale * scale * (math.pi**2 / 6))
 
-    def cdf(self, value: Any) -> Any:
-        """Return the probability of values up to this one."""
-        loc, scale, value = self._values(value)
-        return gnp.exp(-gnp.exp((loc - value) / scale))
+    def _cdf(self, value: Any, loc: Any, scale: Any) -> Any:
+        # Above 10 the result is 0 in every dtype, and the inner exponential would overflow at last.
+        return gnp.exp(-gnp.exp(gnp.minimum((loc - value) / scale, 10)))
 
     def icdf(self, q: Any) -> Any:
         """Return the value whose cdf is q."""
@@ -351,10 +347,8 @@ class HalfNormal(HalfDistribution):
         (scale,) = self._values()
         return scale * scale * (1 - 2 / math.pi)
 
-    def cdf(self, value: Any) -> Any:
-        """Return the probability of values up to this one."""
-        scale, value = self._values(value)
-        return special.erf(gnp.maximum(value, 0) / (scale * math.sqrt(2)))
+    def _cdf(self, value: Any, scale: Any) -> Any:
+        return special.erf(value / (scale * math.sqrt(2)))
 
     def icdf(self, q: Any) -> Any:
         """Return the value whose cdf is q."""
@@ -397,10 +391,8 @@ class HalfCauchy(HalfDistribution):
         """Infinity."""
         return self._values()[0] * np.inf
 
-    def cdf(self, value: Any) -> Any:
-        """Return the probability of values up to this one."""
-        scale, value = self._values(value)
-        return gnp.arctan(gnp.maximum(value, 0) / scale) * (2 / math.pi)
+    def _cdf(self, value: Any, scale: Any) -> Any:
+        return gnp.arctan(value / scale) * (2 / math.pi)
 
     def icdf(self, q: Any) -> Any:
         """Return the value whose cdf is q."""

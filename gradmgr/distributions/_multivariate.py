@@ -12,7 +12,7 @@ import gradmgr.numpy as gnp
 from gradmgr import special
 from gradmgr._arrays.batched import is_batched
 from gradmgr._engine.tensor import raw
-from gradmgr.distributions._continuous import log_gamma_variate, standard_normal
+from gradmgr.distributions._continuous import above_0, log_gamma_variate, standard_normal
 from gradmgr.distributions._distribution import Distribution, Shape, require, shape_of, within
 from gradmgr.distributions.constraints import (
     Tested,
@@ -43,8 +43,7 @@ class MultivariateNormal(Distribution):
         precision_matrix: its inverse; or
         scale_tril: its lower Cholesky factor. Exactly one of the three is given.
         validate_args: whether the parameters are checked: to be finite, the first two matrices to be symmetric but for
-            rounding, scale_tril to be lower triangular with a diagonal above 0. Whether a matrix is positive definite
-            is found when it is factorised.
+            rounding and positive definite, scale_tril to be lower triangular with a diagonal above 0.
 
     Raises:
         ValueError: not one of the three matrices is given, it is not as it must be, or the shapes do not fit.
@@ -102,6 +101,12 @@ class MultivariateNormal(Distribution):
             require(diagonal, _POSITIVE_DIAGONAL, self._given, "MultivariateNormal")
         else:
             require(matrix, symmetric, self._given, "MultivariateNormal")
+            try:  # a sixth of the time of eigenvalues, by which the error then says which matrix it is
+                is_certain = np.isfinite(np.linalg.cholesky(matrix)).all()
+            except np.linalg.LinAlgError:
+                is_certain = False
+            if not is_certain:
+                require(matrix, positive_definite, self._given, "MultivariateNormal")
 
     @property
     def event_shape(self) -> Shape:
@@ -201,7 +206,7 @@ class Dirichlet(Distribution):
         return shape_of(self._parameters["concentration"])[-1:]
 
     def _draw(self, rng: np.random.Generator, shape: Shape, concentration: Any) -> Any:
-        return special.softmax(log_gamma_variate(rng, shape + self.event_shape, concentration), axis=-1)
+        return above_0(special.softmax(log_gamma_variate(rng, shape + self.event_shape, concentration), axis=-1))
 
     def _log_prob(self, value: Any, a: Any) -> Any:
         terms = within(raw(value) >= 0, lambda x: special.xlogy(a - 1, x), value, inner=1.0)

@@ -11,7 +11,7 @@ import gradmgr.numpy as gnp
 from gradmgr import special
 from gradmgr._arrays.drawing import noise
 from gradmgr._engine.tensor import raw
-from gradmgr.distributions._continuous import Gamma, log_gamma_variate
+from gradmgr.distributions._continuous import Gamma, above_0, log_gamma_variate
 from gradmgr.distributions._distribution import Distribution, Shape
 from gradmgr.distributions.constraints import Constraint, greater_than_eq, nonnegative, positive
 
@@ -66,10 +66,8 @@ class Exponential(Distribution):
         (rate,) = self._values()
         return 1 / (rate * rate)
 
-    def cdf(self, value: Any) -> Any:
-        """Return the probability of values up to this one."""
-        rate, value = self._values(value)
-        return -gnp.expm1(-rate * gnp.maximum(value, 0))
+    def _cdf(self, value: Any, rate: Any) -> Any:
+        return -gnp.expm1(-rate * value)
 
     def icdf(self, q: Any) -> Any:
         """Return the value whose cdf is q."""
@@ -96,7 +94,7 @@ class Weibull(Distribution):
 
     has_rsample = True
     arg_constraints = MappingProxyType({"scale": positive, "concentration": positive})
-    _support = positive
+    _support = nonnegative
     _inner = 1.0
 
     def __init__(self, scale: Any, concentration: Any, validate_args: bool = True) -> None:
@@ -106,9 +104,8 @@ class Weibull(Distribution):
         return scale * standard_exponential(rng, shape, scale) ** (1 / concentration)
 
     def _log_prob(self, value: Any, scale: Any, concentration: Any) -> Any:
-        z = value / scale
-        power = gnp.exp(concentration * gnp.log(z))
-        return gnp.log(concentration / scale) + special.xlogy(concentration - 1, z) - power
+        powers = special.xlogy(concentration - 1, value) - (concentration - 1) * gnp.log(scale)
+        return gnp.log(concentration / scale) + powers - (value / scale) ** concentration
 
     def entropy(self) -> Any:
         """Return c (1 - 1/k) + log(scale / k) + 1, k being the concentration and c Euler's constant."""
@@ -130,12 +127,13 @@ class Weibull(Distribution):
         ratio = gnp.expm1(special.gammaln(1 + 2 / k) - 2 * log_of_mean)
         return (scale * gnp.exp(log_of_mean)) ** 2 * ratio
 
-    def cdf(self, value: Any) -> Any:
-        """Return the probability of values up to this one."""
-        scale, concentration, value = self._values(value)
-        is_low = raw(value) <= 0
-        power = (gnp.where(is_low, scale, value) / scale) ** concentration
-        return gnp.where(is_low, 0, -gnp.expm1(-power))
+    def _cdf(self, value: Any, scale: Any, concentration: Any) -> Any:
+        # Above exp(10) the result is 1 in every dtype, and the power would overflow at last.
+        with np.errstate(over="ignore"):
+            limit = np.exp(10 / raw(concentration))
+        is_edge = (raw(value) == 0) & (raw(concentration) < 1)  # as of Gamma
+        power = gnp.minimum(gnp.where(is_edge, 1, value) / scale, limit) ** concentration
+        return gnp.where(is_edge, 0, -gnp.expm1(-power))
 
     def icdf(self, q: Any) -> Any:
         """Return the value whose cdf is q."""
@@ -162,7 +160,6 @@ class Pareto(Distribution):
 
     has_rsample = True
     arg_constraints = MappingProxyType({"scale": positive, "alpha": positive})
-    _inner = 1.0
 
     def __init__(self, scale: Any, alpha: Any, validate_args: bool = True) -> None:
         super().__init__(validate_args, scale=scale, alpha=alpha)
@@ -171,6 +168,10 @@ class Pareto(Distribution):
     def support(self) -> Constraint:
         """What the values are."""
         return greater_than_eq(self._parameters["scale"])
+
+    @property
+    def _inner(self) -> Any:  # type: ignore[override]  # it depends on the parameters
+        return raw(self._parameters["scale"])
 
     def _draw(self, rng: np.random.Generator, shape: Shape, scale: Any, alpha: Any) -> Any:
         return scale * gnp.exp(standard_exponential(rng, shape, scale) / alpha)
@@ -195,10 +196,8 @@ class Pareto(Distribution):
         scale, alpha = self._values()
         return _above(2, alpha, lambda a: scale * scale * a / ((a - 1) ** 2 * (a - 2)))
 
-    def cdf(self, value: Any) -> Any:
-        """Return the probability of values up to this one."""
-        scale, alpha, value = self._values(value)
-        return -gnp.expm1(alpha * gnp.log(scale / gnp.maximum(value, scale)))
+    def _cdf(self, value: Any, scale: Any, alpha: Any) -> Any:
+        return -gnp.expm1(alpha * gnp.log(scale / value))
 
     def icdf(self, q: Any) -> Any:
         """Return the value whose cdf is q."""
@@ -232,7 +231,7 @@ class InverseGamma(Distribution):
         super().__init__(validate_args, concentration=concentration, rate=rate)
 
     def _draw(self, rng: np.random.Generator, shape: Shape, concentration: Any, rate: Any) -> Any:
-        return rate * gnp.exp(-log_gamma_variate(rng, shape, concentration))
+        return rate / above_0(gnp.exp(log_gamma_variate(rng, shape, concentration)))
 
     def _log_prob(self, value: Any, a: Any, rate: Any) -> Any:
         return a * gnp.log(rate) - special.gammaln(a) - (a + 1) * gnp.log(value) - rate / value
@@ -254,11 +253,10 @@ class InverseGamma(Distribution):
         concentration, rate = self._values()
         return _above(2, concentration, lambda a: rate * rate / ((a - 1) ** 2 * (a - 2)))
 
-    def cdf(self, value: Any) -> Any:
-        """Return the probability of values up to this one."""
-        concentration, rate, value = self._values(value)
-        is_low = raw(value) <= 0
-        return gnp.where(is_low, 0, special.gammaincc(concentration, rate / gnp.where(is_low, 1, value)))
+    def _cdf(self, value: Any, concentration: Any, rate: Any) -> Any:
+        # The result is 0 where the ratio is larger than this, and would overflow at last.
+        least = raw(rate) / np.finfo(value.dtype).max ** 0.25
+        return special.gammaincc(concentration, rate / gnp.maximum(value, least))
 
     def icdf(self, q: Any) -> Any:
         """Return the value whose cdf is q."""
