@@ -12,7 +12,7 @@ import gradmgr.numpy as gnp
 from gradmgr import special
 from gradmgr._arrays.drawing import drawn, noise
 from gradmgr._engine.tensor import raw
-from gradmgr.distributions._distribution import Distribution, Shape, full_like_shape
+from gradmgr.distributions._distribution import Distribution, Shape, full_like_shape, in_dtype
 from gradmgr.distributions.constraints import nonnegative, positive, real, unit_interval
 from gradmgr.ops.incomplete_gamma import reparameterized_log_gamma
 
@@ -213,7 +213,7 @@ class Beta(Distribution):
         super().__init__(validate_args, concentration1=concentration1, concentration0=concentration0)
 
     def _draw(self, rng: np.random.Generator, shape: Shape, a: Any, b: Any) -> Any:
-        drawn = special.expit(log_gamma_variate(rng, shape, a) - log_gamma_variate(rng, shape, b))
+        drawn = in_dtype(special.expit(log_gamma_variate(rng, shape, a) - log_gamma_variate(rng, shape, b)), a.dtype)
         return above_0(gnp.minimum(drawn, drawn.dtype.type(1 - np.finfo(drawn.dtype).epsneg)))
 
     def _log_prob(self, value: Any, a: Any, b: Any) -> Any:

@@ -347,8 +347,8 @@ class Distribution:
             return self._cdf(value, *parameters)
         inner = 0.0 if self._inner is None else self._inner
         made = self._cdf(gnp.where(is_inside, value, in_dtype(inner, value.dtype)), *parameters)
-        is_nan = plain != plain
-        return gnp.where(is_inside, made, gnp.where(is_nan, np.nan, plain > inner))
+        outside = np.where(plain != plain, np.nan, plain > inner).astype(value.dtype)
+        return gnp.where(is_inside, made, outside)
 
     def icdf(self, q: Any) -> Any:
         """Return the value whose cdf is q."""

@@ -187,7 +187,9 @@ def _of_binomial(p: Any, q: Any) -> Any:
 
 
 def _of_geometric(p: Any, q: Any) -> Any:
-    return _of_bernoulli(p, q) / p.probs
+    of_one = _of_bernoulli(p, q)
+    # 1 / probs of logits, whose derivative stays in the range of the dtype.
+    return of_one * (1 + gnp.exp(-p.logits)) if p._has_logits else of_one / p.probs
 
 
 def _of_exponential(p: Any, q: Any) -> Any:

@@ -102,7 +102,7 @@ class MultivariateNormal(Distribution):
         else:
             require(matrix, symmetric, self._given, "MultivariateNormal")
             try:  # a sixth of the time of eigenvalues, by which the error then says which matrix it is
-                is_certain = np.isfinite(np.linalg.cholesky(matrix)).all()
+                is_certain = bool(np.isfinite(np.linalg.cholesky(matrix)).all())
             except np.linalg.LinAlgError:
                 is_certain = False
             if not is_certain:

@@ -136,3 +136,23 @@ def test_positions_that_are_no_numbers_read_nothing(far, mode):
 def test_refusals(call, kind, said):
     with pytest.raises(kind, match=said):
         call()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("corners", [False, True])
+@pytest.mark.parametrize("padding", ["border", "reflection"])
+@pytest.mark.parametrize("lengths", [(4, 8), (2, 4, 8)])
+def test_a_point_on_an_edge_of_the_numbers_has_no_slope_across_it(lengths, padding, corners, dtype):
+    """As in torch: at the first and the last number of an axis, and beyond, the derivative is 0; elsewhere it is not."""
+    axes = len(lengths)
+    x = tensor(np.random.default_rng(0).normal(size=(1, 1, *lengths)).astype(dtype))
+    for k in range(axes):
+        edge = 1.0 if corners else 1 - 1 / lengths[::-1][k]
+        points = np.full((4, axes), 0.21)
+        points[:, k] = -edge, edge, -edge + 0.1, edge - 0.1
+        grid = tensor(points.reshape(1, 4, *(1,) * (axes - 1), axes).astype(dtype))
+        with GradManager().attach(grid) as gm:
+            gm.backward(np.sum(F.grid_sample(x, grid, padding_mode=padding, align_corners=corners)))
+        slopes = grid.grad.numpy().reshape(4, axes)[:, k]
+        assert slopes[:2].tolist() == [0.0, 0.0]
+        assert (slopes[2:] != 0).all()
