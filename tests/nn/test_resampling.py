@@ -143,7 +143,7 @@ def test_refusals(call, kind, said):
 @pytest.mark.parametrize("padding", ["border", "reflection"])
 @pytest.mark.parametrize("lengths", [(4, 8), (2, 4, 8)])
 def test_a_point_on_an_edge_of_the_numbers_has_no_slope_across_it(lengths, padding, corners, dtype):
-    """As in torch: at the first and the last number of an axis, and beyond, the derivative is 0; elsewhere it is not."""
+    """As in torch: at the first and the last number of an axis, and beyond, the derivative is 0."""
     axes = len(lengths)
     x = tensor(np.random.default_rng(0).normal(size=(1, 1, *lengths)).astype(dtype))
     for k in range(axes):
