@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import builtins
+import math
+from collections.abc import Callable
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -118,10 +121,46 @@ def _var_kernel(x: Any, axes: Axes, correction: Any, keepdims: Any) -> Any:
     return np.var(x, axis=axes, ddof=correction, keepdims=keepdims)
 
 
+# The least total of powers to which those that vanished, of up to a million elements, add less than rounding.
+_LEAST = MappingProxyType({"f": 2.0**-106, "d": 2.0**-1002})
+
+
+def root_of_powers(total_of: Callable[[Any], Any], root: Callable[[Any], Any], x: Any, axes: Axes) -> Any:
+    """Return root(total_of(x)), where powers of real or complex x that are summed over axes overflow and vanish, too.
+
+    There x is divided by its largest element first, and the root multiplied by it. On a GPU, and under vmap, that is
+    so everywhere, as a test would have to wait for the numbers.
+    """
+    if x.__class__ is np.ndarray or not x.size:
+        with np.errstate(over="ignore", under="ignore"):
+            total = total_of(x)
+        least = _LEAST.get(total.dtype.char, 0.0)
+        if total.size == 1:
+            fits = least < total.item() < math.inf
+        else:
+            fits = bool(((total > least) & (total < math.inf)).all())
+        if fits or not x.size:
+            return root(total)
+    largest = abs(x).max(axis=axes, keepdims=True)
+    usual = (largest > 0) & (largest < math.inf)
+    scale = libraries.namespace(x).where(usual, largest, largest.dtype.type(1))
+    made = root(total_of(x / scale))
+    return made * (scale if made.shape == scale.shape else scale.reshape(made.shape))
+
+
+@libraries.captured_as_one()
 def _std_kernel(x: Any, axes: Axes, correction: Any, keepdims: Any) -> Any:
-    if x.__class__ is np.ndarray and x.dtype in COMMON:
-        return np.sqrt(_var_kernel(x, axes, correction, keepdims))
-    return np.std(x, axis=axes, ddof=correction, keepdims=keepdims)
+    if x.dtype.itemsize == 2:
+        return _std_kernel(x.astype(np.float32), axes, correction, keepdims).astype(x.dtype)
+    rest = count_along(x.shape, axes) - correction
+    if not (x.size and x.ndim and rest > 0):
+        return np.std(x, axis=axes, ddof=correction, keepdims=keepdims)
+
+    def total_of(centred: Any) -> Any:
+        squares = centred * centred if centred.dtype.kind != "c" else (centred * centred.conj()).real
+        return libraries.sum_over(squares, axes, keepdims)
+
+    return root_of_powers(total_of, lambda total: np.sqrt(total / rest), _subtract_mean(x, axes), axes)
 
 
 @libraries.captured_as_one(unless=lambda g, x, *_: libraries.are_captured(x))

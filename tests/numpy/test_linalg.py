@@ -13,7 +13,7 @@ import scipy.linalg
 from helpers import gradient
 
 import gradmgr.numpy as gnp
-from gradmgr import GradManager, Tensor, errors, gradcheck, tensor
+from gradmgr import GradManager, Tensor, compile, errors, functional, gradcheck, tensor, vmap
 from gradmgr.ops import lapack, linalg
 
 LinAlgError = np.linalg.LinAlgError
@@ -511,3 +511,52 @@ def test_cutoffs_that_are_tensors_and_cutoffs_of_the_wrong_shape() -> None:
 
 def test_the_rank_of_a_vector_of_halves() -> None:
     assert L.matrix_rank(tensor(np.ones(3, np.float16))).item() == np.linalg.matrix_rank(np.ones(3, np.float16)) == 1
+
+
+# By name: functions that are homogeneous, f(s x) = s f(x), so that their gradient does not depend on the scale.
+HOMOGENEOUS = {
+    "norm": lambda x: L.norm(x),
+    "norm of columns": lambda x: L.norm(x, axis=0).sum(),
+    "norm of order 3": lambda x: L.norm(x.ravel(), 3),
+    "norm of order 1.5": lambda x: L.norm(x, 1.5, axis=1).sum(),
+    "vector_norm": lambda x: L.vector_norm(x, ord=2.5),
+    "matrix_norm": lambda x: L.matrix_norm(x),
+    "std": gnp.std,
+    "std along an axis": lambda x: gnp.std(x, axis=1, ddof=1).sum(),
+}
+SCALES = [("f2", 200.0), ("f2", 2.0**-12), ("f4", 1e20), ("f4", 1e-22), ("f8", 1e200), ("f8", 1e-180)]
+
+
+@pytest.mark.parametrize(("dtype", "scale"), SCALES)
+@pytest.mark.parametrize("name", HOMOGENEOUS)
+def test_squares_that_overflow_or_vanish_harm_no_norm(name: str, dtype: str, scale: float) -> None:
+    function = HOMOGENEOUS[name]
+    near_1 = np.array([[3.0, -4.0, 0.5], [1.0, 2.0, -1.5]])
+    x = (near_1 * scale).astype(dtype)
+    expected = functional.grad(function)(tensor(near_1)).numpy()
+    tolerance = {"rtol": 1e-2 if dtype == "f2" else 1e-5, "atol": 1e-3 if dtype == "f2" else 1e-6}
+    direction = np.array([[1.0, -0.5, 0.25], [0.5, 2.0, 1.0]])
+    for call in (function, compile(function), lambda x: vmap(function)(x[None])[0]):
+        np.testing.assert_allclose(call(tensor(x)).numpy() / scale, function(tensor(near_1)).numpy(), **tolerance)
+        np.testing.assert_allclose(functional.grad(call)(tensor(x)).numpy(), expected, **tolerance)
+    _, forward = functional.jvp(function, tensor(x), tensor(direction.astype(dtype)))
+    np.testing.assert_allclose(forward.numpy(), np.sum(expected * direction), **tolerance)
+
+
+@pytest.mark.parametrize("size", [0.0, INF, np.nan])
+def test_norms_of_numbers_without_a_scale_are_as_numpys(size: float) -> None:
+    for x in (np.full(3, size), np.array([1.0, size, -2.0])):
+        for order in (None, 3, 1.5):
+            np.testing.assert_array_equal(L.norm(tensor(x), order).numpy(), np.linalg.norm(x, order))
+    assert L.norm(tensor(np.zeros((0, 2))), axis=0).tolist() == [0.0, 0.0]
+
+
+@pytest.mark.parametrize("strategy", ["reverse-mode", "forward-mode"])
+def test_the_hessian_of_a_norm_is_nan_at_most_in_the_row_and_column_of_an_element_that_is_0(strategy: str) -> None:
+    """Of order p it is (p - 1) (diag(x^(p-2)) - (x x^T)^(p-1) n^-p) n^(1-p), infinite where x is 0 and p < 2."""
+    x = np.array([1.0, 0.0, 2.0])
+    with np.errstate(all="ignore"):
+        found = functional.hessian(lambda t: L.norm(t, 1.5), tensor(x), outer_jacobian_strategy=strategy).numpy()
+    n, some = np.linalg.norm(x, 1.5), x[[0, 2]]
+    expected = 0.5 * (np.diag(some**-0.5) - np.outer(some, some) ** 0.5 * n**-1.5) * n**-0.5
+    np.testing.assert_allclose(found[np.ix_([0, 2], [0, 2])], expected, rtol=1e-12)
