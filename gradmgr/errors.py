@@ -259,6 +259,18 @@ class MixedArraysError(GradmgrError, TypeError):
     """NumPy and CuPy arrays met in one operation."""
 
 
+class ArraySubclassError(GradmgrError, TypeError):
+    """An array of a subclass of `numpy.ndarray`, such as a masked array, would lose what it means beside its numbers.
+
+    >>> import numpy as np
+    >>> from gradmgr import tensor
+    >>> np.add(tensor([1.0, 2.0]), np.ma.array([1.0, 2.0], mask=[0, 1]))  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+        ...
+    gradmgr.errors.ArraySubclassError: add: a numpy.ma.MaskedArray is more than its numbers, ...
+    """
+
+
 class BatchedValueError(GradmgrError, RuntimeError):
     """One value was asked for, inside vmap, of a tensor whose values differ between examples.
 

@@ -219,12 +219,51 @@ def _call_in_one(capture: Any, function: Any, *args: Any, **keywords: Any) -> An
     return capture.call(function, args, keywords)
 
 
+# Subclasses of ndarray that say where its numbers lie, or what its fields are called. All others mean more: a
+# mask, a unit, another product.
+_ALSO_PLAIN = (np.memmap, np.recarray)
+
+
+def has_own_meaning(value: object) -> bool:
+    """Return True if a value is of a subclass of ndarray that means more than its numbers, as a masked array does."""
+    kind = value.__class__
+    return kind is not np.ndarray and issubclass(kind, np.ndarray) and not issubclass(kind, _ALSO_PLAIN)
+
+
+def check_plain(value: Any, name: str = "") -> None:
+    """Raise ArraySubclassError if a value has a meaning of its own, or if one in nested lists and tuples has."""
+    if has_own_meaning(value):
+        kind = f"{type(value).__module__}.{type(value).__qualname__}"
+        raise errors.ArraySubclassError(
+            f"{name + ': ' if name else ''}a {kind} is more than its numbers, which are all that a Tensor holds; pass "
+            "these, as numpy.asarray(x), of a masked array x.filled(value), of an astropy Quantity x.value"
+        )
+    if isinstance(value, (list, tuple)):
+        nests = (np.ndarray, list, tuple)
+        if any(issubclass(kind, nests) for kind in set(map(type, value))):  # by class, as lists of numbers are long
+            for part in value:
+                if isinstance(part, nests):
+                    check_plain(part, name)
+
+
+def as_array(value: Any, dtype: Any = None) -> Array:
+    """Return numpy.asarray(value), arrays of other libraries as they are; raise ArraySubclassError as `check_plain`."""
+    check_plain(value)
+    if is_array(value) and not isinstance(value, np.ndarray):
+        return value
+    return np.asarray(value, dtype=dtype)
+
+
 def operand(value: object) -> Any:
     """Return `value` as an array or scalar that an op takes together with a Tensor, else NotImplemented."""
-    if value.__class__ in PLAIN or is_array(value):
-        return np.asarray(value) if isinstance(value, np.ndarray) else value
+    if value.__class__ in PLAIN:
+        return value
+    if isinstance(value, np.ndarray):
+        return NotImplemented if has_own_meaning(value) else np.asarray(value)
+    if is_array(value):
+        return value
     if isinstance(value, (list, tuple)):
-        return np.asarray(value)
+        return as_array(value)
     if isinstance(value, (int, float, complex)):
         return value
     return NotImplemented
@@ -235,7 +274,9 @@ def try_the_other(*operands: object) -> Any:
 
     Raises:
         TypeError: that is a torch.Tensor, which takes no Tensor either; Python would say 'Tensor' and 'Tensor'.
+        ArraySubclassError: that is the first one, a matrix say, and has declined already.
     """
+    check_plain(operands[0])
     if any((type(x).__module__, type(x).__name__) == ("torch", "Tensor") for x in operands):
         raise TypeError(
             "a gradmgr.Tensor and a torch.Tensor have no operations in common: convert one, as gradmgr.tensor(x) "
@@ -248,6 +289,7 @@ def need_operand(value: object, name: str) -> Any:
     """Return `value` as `operand` does; raise where an operator would let Python try the other operand."""
     found = operand(value)
     if found is NotImplemented:
+        check_plain(value, name)
         raise TypeError(
             f"{name} takes Tensors, arrays and numbers; found {type(value).__module__}.{type(value).__qualname__}; "
             "convert it with gradmgr.tensor(...) or numpy.asarray(...)"
@@ -446,6 +488,8 @@ def make_array(data: Any, dtype: Any = None, device: str | None = None, *, copy:
             raise ValueError(f"asarray with copy=False cannot change the dtype from {data.dtype} to {np.dtype(dtype)}")
         array = cast.copy() if copy and cast is data else cast
     else:
+        if not isinstance(data, np.matrix):  # which is asked for its numbers here, all that it holds
+            check_plain(data)
         capture = capturing()
         if capture is not None and isinstance(data, np.ndarray):
             return capture.call(np.array, (data,), {"dtype": dtype, "copy": copy})
