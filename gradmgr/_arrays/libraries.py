@@ -230,27 +230,36 @@ def has_own_meaning(value: object) -> bool:
     return kind is not np.ndarray and issubclass(kind, np.ndarray) and not issubclass(kind, _ALSO_PLAIN)
 
 
+def _class_error(value: object, name: str) -> errors.ArrayClassError:
+    kind = f"{type(value).__module__}.{type(value).__qualname__}"
+    return errors.ArrayClassError(
+        f"{name + ': ' if name else ''}a {kind} is more than its numbers, which are all that a Tensor holds; pass "
+        "these, as numpy.asarray(x), of a masked array x.filled(value), of a quantity x.value or x.magnitude"
+    )
+
+
 def check_plain(value: Any, name: str = "") -> None:
-    """Raise ArraySubclassError if a value has a meaning of its own, or if one in nested lists and tuples has."""
-    if has_own_meaning(value):
-        kind = f"{type(value).__module__}.{type(value).__qualname__}"
-        raise errors.ArraySubclassError(
-            f"{name + ': ' if name else ''}a {kind} is more than its numbers, which are all that a Tensor holds; pass "
-            "these, as numpy.asarray(x), of a masked array x.filled(value), of an astropy Quantity x.value"
-        )
+    """Raise ArrayClassError if a value has a meaning of its own, or if one in nested lists and tuples has."""
     if isinstance(value, (list, tuple)):
-        nests = (np.ndarray, list, tuple)
-        if any(issubclass(kind, nests) for kind in set(map(type, value))):  # by class, as lists of numbers are long
+        if not PLAIN.issuperset(map(type, value)):  # the common case, without a loop in Python
             for part in value:
-                if isinstance(part, nests):
-                    check_plain(part, name)
+                check_plain(part, name)
+    elif has_own_meaning(value):
+        raise _class_error(value, name)
 
 
 def as_array(value: Any, dtype: Any = None) -> Array:
-    """Return numpy.asarray(value), arrays of other libraries as they are; raise ArraySubclassError as `check_plain`."""
+    """Return numpy.asarray(value), arrays of other libraries as they are.
+
+    Raises:
+        ArrayClassError: as `check_plain`, or the value has its own functions in place of NumPy's, as pint's have.
+    """
     check_plain(value)
-    if is_array(value) and not isinstance(value, np.ndarray):
-        return value
+    if not isinstance(value, (list, tuple, np.ndarray)):
+        if is_array(value):
+            return value
+        if hasattr(type(value), "__array_function__"):
+            raise _class_error(value, "")
     return np.asarray(value, dtype=dtype)
 
 
@@ -274,7 +283,7 @@ def try_the_other(*operands: object) -> Any:
 
     Raises:
         TypeError: that is a torch.Tensor, which takes no Tensor either; Python would say 'Tensor' and 'Tensor'.
-        ArraySubclassError: that is the first one, a matrix say, and has declined already.
+        ArrayClassError: that is the first one, a matrix say, and has declined already.
     """
     check_plain(operands[0])
     if any((type(x).__module__, type(x).__name__) == ("torch", "Tensor") for x in operands):
@@ -289,7 +298,8 @@ def need_operand(value: object, name: str) -> Any:
     """Return `value` as `operand` does; raise where an operator would let Python try the other operand."""
     found = operand(value)
     if found is NotImplemented:
-        check_plain(value, name)
+        if has_own_meaning(value) or getattr(value, "__array_ufunc__", None) is not None:
+            raise _class_error(value, name)
         raise TypeError(
             f"{name} takes Tensors, arrays and numbers; found {type(value).__module__}.{type(value).__qualname__}; "
             "convert it with gradmgr.tensor(...) or numpy.asarray(...)"
@@ -488,7 +498,7 @@ def make_array(data: Any, dtype: Any = None, device: str | None = None, *, copy:
             raise ValueError(f"asarray with copy=False cannot change the dtype from {data.dtype} to {np.dtype(dtype)}")
         array = cast.copy() if copy and cast is data else cast
     else:
-        if not isinstance(data, np.matrix):  # which is asked for its numbers here, all that it holds
+        if data.__class__ is not np.ndarray and not isinstance(data, np.matrix):  # it holds nothing but numbers
             check_plain(data)
         capture = capturing()
         if capture is not None and isinstance(data, np.ndarray):

@@ -231,7 +231,7 @@ def _numpy_protocols(namespace: ModuleType, table: Mapping[Any, Callable[..., An
             raise _lacking_ufunc(ufunc.__name__, method, namespace.special)
         try:
             return called(*inputs, **{k: v for k, v in kwargs.items() if k not in _DEFAULTS or v != _DEFAULTS[k]})
-        except errors.ArraySubclassError:
+        except errors.ArrayClassError:
             given = (*inputs, *kwargs.get("out", ()), kwargs.get("where"))
             if _are_asked_later("__array_ufunc__", map(type, given)):
                 return NotImplemented
@@ -243,7 +243,7 @@ def _numpy_protocols(namespace: ModuleType, table: Mapping[Any, Callable[..., An
             raise _lacking(_dotted_name(function))
         try:
             return own(*args, **kwargs)
-        except errors.ArraySubclassError:
+        except errors.ArrayClassError:
             if _are_asked_later("__array_function__", types):
                 return NotImplemented
             raise
@@ -252,10 +252,10 @@ def _numpy_protocols(namespace: ModuleType, table: Mapping[Any, Callable[..., An
 
 
 def _are_asked_later(protocol: str, kinds: Iterable[type]) -> bool:
-    """Return True if NumPy asks a subclass of ndarray after Tensor, which has a method of this protocol of its own."""
+    """Return True if NumPy asks a class after Tensor that has a method of this protocol of its own."""
     own = getattr(np.ndarray, protocol)
     later = dropwhile(lambda kind: not issubclass(kind, Tensor), kinds)
-    return any(issubclass(kind, np.ndarray) and getattr(kind, protocol) is not own for kind in later)
+    return any(not issubclass(kind, Tensor) and getattr(kind, protocol, own) is not own for kind in later)
 
 
 def _library_protocols(namespace: ModuleType) -> tuple[Callable[..., Any], ...]:

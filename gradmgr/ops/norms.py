@@ -24,12 +24,18 @@ from gradmgr.ops.solve import invert
 from gradmgr.ops.where import choose
 
 
-@libraries.captured_as_one()
 def _euclidean_norm_kernel(x: Any, axes: tuple[int, ...]) -> Any:
     """Compute the Euclidean norm; the axes are kept with length 1."""
+    return (_euclidean_norm_of if x.__class__ is np.ndarray else _euclidean_norm_as_one)(x, axes)
+
+
+def _euclidean_norm_of(x: Any, axes: tuple[int, ...]) -> Any:
     if x.dtype.itemsize == 2:
         return _euclidean_norm_kernel(x.astype(np.float32), axes).astype(x.dtype)
-    return reduce.root_of_powers(lambda x: libraries.sum_over(real(conj_of(x) * x), axes, True), np.sqrt, x, axes)
+    return reduce.root_of_powers(lambda x: libraries.sum_over(reduce.squares_of(x), axes, True), np.sqrt, x, axes)
+
+
+_euclidean_norm_as_one = libraries.captured_as_one()(_euclidean_norm_of)
 
 
 def _unit_vector(x: Any, out: Any) -> Any:

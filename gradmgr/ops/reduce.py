@@ -125,6 +125,11 @@ def _var_kernel(x: Any, axes: Axes, correction: Any, keepdims: Any) -> Any:
 _LEAST = MappingProxyType({"f": 2.0**-106, "d": 2.0**-1002})
 
 
+def squares_of(x: Any) -> Any:
+    """Return the squares of the absolute values of plain numbers."""
+    return (x * x.conj()).real if x.dtype.kind == "c" else x * x
+
+
 def root_of_powers(total_of: Callable[[Any], Any], root: Callable[[Any], Any], x: Any, axes: Axes) -> Any:
     """Return root(total_of(x)), where powers of real or complex x that are summed over axes overflow and vanish, too.
 
@@ -132,7 +137,7 @@ def root_of_powers(total_of: Callable[[Any], Any], root: Callable[[Any], Any], x
     so everywhere, as a test would have to wait for the numbers.
     """
     if x.__class__ is np.ndarray or not x.size:
-        with np.errstate(over="ignore", under="ignore"):
+        with np.errstate(over="ignore"):
             total = total_of(x)
         least = _LEAST.get(total.dtype.char, 0.0)
         if total.size == 1:
@@ -148,19 +153,27 @@ def root_of_powers(total_of: Callable[[Any], Any], root: Callable[[Any], Any], x
     return made * (scale if made.shape == scale.shape else scale.reshape(made.shape))
 
 
-@libraries.captured_as_one()
 def _std_kernel(x: Any, axes: Axes, correction: Any, keepdims: Any) -> Any:
+    compute = _std_of_array if x.__class__ is np.ndarray else _std_as_one  # a test of all arguments takes 0.5 us
+    return compute(x, axes, correction, keepdims)
+
+
+def _std_of_array(x: Any, axes: Axes, correction: Any, keepdims: Any) -> Any:
     if x.dtype.itemsize == 2:
         return _std_kernel(x.astype(np.float32), axes, correction, keepdims).astype(x.dtype)
-    rest = count_along(x.shape, axes) - correction
-    if not (x.size and x.ndim and rest > 0):
+    count = count_along(x.shape, axes)
+    if not (x.size and x.ndim and count > correction):
         return np.std(x, axis=axes, ddof=correction, keepdims=keepdims)
+    centred, count = x - libraries.sum_over(x, axes, True) / count, count - correction
+    return root_of_powers(
+        lambda x: libraries.sum_over(squares_of(x), axes, keepdims),
+        lambda total: np.sqrt(total / count),
+        centred,
+        axes,
+    )
 
-    def total_of(centred: Any) -> Any:
-        squares = centred * centred if centred.dtype.kind != "c" else (centred * centred.conj()).real
-        return libraries.sum_over(squares, axes, keepdims)
 
-    return root_of_powers(total_of, lambda total: np.sqrt(total / rest), _subtract_mean(x, axes), axes)
+_std_as_one = libraries.captured_as_one()(_std_of_array)
 
 
 @libraries.captured_as_one(unless=lambda g, x, *_: libraries.are_captured(x))

@@ -1,4 +1,4 @@
-"""Subclasses of ndarray with a meaning of their own: an operation with a Tensor leaves it to them or raises."""
+"""Arrays with a meaning of their own, of subclasses of ndarray mostly: an operation leaves it to them or raises."""
 
 from __future__ import annotations
 
@@ -54,6 +54,16 @@ class Handles(np.ndarray):
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
         return "its own ufunc"
+
+    def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        return "its own function"
+
+
+class Quantity:
+    """No array, but with functions in place of NumPy's, as pint's quantities."""
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        return VALUES
 
     def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
         return "its own function"
@@ -171,7 +181,7 @@ def test_no_operation_with_a_tracked_tensor_loses_its_history(name: str) -> None
 def test_a_matrix_says_what_to_write() -> None:
     for operate in (operator.mul, operator.add, operator.matmul):
         for pair in ((tensor(VALUES), matrix(VALUES)), (matrix(VALUES), tensor(VALUES))):
-            with pytest.raises(errors.ArraySubclassError, match=r"numpy\.matrix .*numpy\.asarray\(x\)"):
+            with pytest.raises(errors.ArrayClassError, match=r"numpy\.matrix .*numpy\.asarray\(x\)"):
                 operate(*pair)
     assert (np.asarray(matrix(VALUES)) * tensor(VALUES)).tolist() == (VALUES * VALUES).tolist()
 
@@ -187,6 +197,13 @@ def test_a_class_that_knows_tensors_computes_with_them_on_either_side() -> None:
     for pair in ((tensor(VALUES), mine), (mine, tensor(VALUES))):
         assert operator.mul(*pair) == np.multiply(*pair) == "its own ufunc"
         assert np.concatenate(pair) == "its own function"
+
+
+def test_what_has_functions_in_place_of_numpys_is_left_to_them() -> None:
+    assert np.dot(t(), Quantity()) == np.concatenate([t(), Quantity()]) == "its own function"
+    for call in (lambda q: gnp.dot(t(), q), lambda q: gnp.concatenate([t(), q]), lambda q: nn.functional.relu(q)):
+        with pytest.raises(errors.ArrayClassError, match=r"Quantity is more than its numbers"):
+            call(Quantity())
 
 
 # ---------------------------------------------------------------- all other doors
@@ -337,7 +354,7 @@ def test_a_matrix_is_made_a_tensor_of_its_numbers() -> None:
 
 
 def test_a_masked_array_is_not_saved_without_its_mask(tmp_path: Any) -> None:
-    with pytest.raises(errors.ArraySubclassError, match=r"save: .*numpy\.ma\.MaskedArray"):
+    with pytest.raises(errors.ArrayClassError, match=r"save: .*numpy\.ma\.MaskedArray"):
         save({"m": masked(VALUES)}, tmp_path / "file")
 
 
