@@ -273,6 +273,18 @@ class MixedArraysError(GradmgrError, TypeError):
     """NumPy and CuPy arrays met in one operation."""
 
 
+class ArrayClassError(GradmgrError, TypeError):
+    """An array of a class of its own, such as a masked array, would lose what it means beside its numbers.
+
+    >>> import numpy as np
+    >>> from gradmgr import tensor
+    >>> np.add(tensor([1.0, 2.0]), np.ma.array([1.0, 2.0], mask=[0, 1]))  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+        ...
+    gradmgr.errors.ArrayClassError: add: a numpy.ma.MaskedArray is more than its numbers, ...
+    """
+
+
 class BatchedValueError(GradmgrError, RuntimeError):
     """One value was asked for, inside vmap, of a tensor whose values differ between examples.
 

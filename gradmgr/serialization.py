@@ -167,6 +167,7 @@ class _Packer:
         if isinstance(obj, Tensor):
             return self._array("tensor", obj, obj._array, keys)
         if libraries.is_array(obj):
+            libraries.check_plain(obj, f"save: {_name(keys)}")
             return self._array("scalar" if isinstance(obj, np.generic) else "array", obj, obj, keys)
         if isinstance(obj, random.Random) or source_of(obj) is not None:
             return self._generator(obj, keys)

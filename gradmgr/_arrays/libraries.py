@@ -219,12 +219,60 @@ def _call_in_one(capture: Any, function: Any, *args: Any, **keywords: Any) -> An
     return capture.call(function, args, keywords)
 
 
+# Subclasses of ndarray that say where its numbers lie, or what its fields are called. All others mean more: a
+# mask, a unit, another product.
+_ALSO_PLAIN = (np.memmap, np.recarray)
+
+
+def has_own_meaning(value: object) -> bool:
+    """Return True if a value is of a subclass of ndarray that means more than its numbers, as a masked array does."""
+    kind = value.__class__
+    return kind is not np.ndarray and issubclass(kind, np.ndarray) and not issubclass(kind, _ALSO_PLAIN)
+
+
+def _class_error(value: object, name: str) -> errors.ArrayClassError:
+    kind = f"{type(value).__module__}.{type(value).__qualname__}"
+    return errors.ArrayClassError(
+        f"{name + ': ' if name else ''}a {kind} is more than its numbers, which are all that a Tensor holds; pass "
+        "these, as numpy.asarray(x), of a masked array x.filled(value), of a quantity x.value or x.magnitude"
+    )
+
+
+def check_plain(value: Any, name: str = "") -> None:
+    """Raise ArrayClassError if a value has a meaning of its own, or if one in nested lists and tuples has."""
+    if isinstance(value, (list, tuple)):
+        if not PLAIN.issuperset(map(type, value)):  # the common case, without a loop in Python
+            for part in value:
+                check_plain(part, name)
+    elif has_own_meaning(value):
+        raise _class_error(value, name)
+
+
+def as_array(value: Any, dtype: Any = None) -> Array:
+    """Return numpy.asarray(value), arrays of other libraries as they are.
+
+    Raises:
+        ArrayClassError: as `check_plain`, or the value has its own functions in place of NumPy's, as pint's have.
+    """
+    check_plain(value)
+    if not isinstance(value, (list, tuple, np.ndarray)):
+        if is_array(value):
+            return value
+        if hasattr(type(value), "__array_function__"):
+            raise _class_error(value, "")
+    return np.asarray(value, dtype=dtype)
+
+
 def operand(value: object) -> Any:
     """Return `value` as an array or scalar that an op takes together with a Tensor, else NotImplemented."""
-    if value.__class__ in PLAIN or is_array(value):
-        return np.asarray(value) if isinstance(value, np.ndarray) else value
+    if value.__class__ in PLAIN:
+        return value
+    if isinstance(value, np.ndarray):
+        return NotImplemented if has_own_meaning(value) else np.asarray(value)
+    if is_array(value):
+        return value
     if isinstance(value, (list, tuple)):
-        return np.asarray(value)
+        return as_array(value)
     if isinstance(value, (int, float, complex)):
         return value
     return NotImplemented
@@ -235,7 +283,9 @@ def try_the_other(*operands: object) -> Any:
 
     Raises:
         TypeError: that is a torch.Tensor, which takes no Tensor either; Python would say 'Tensor' and 'Tensor'.
+        ArrayClassError: that is the first one, a matrix say, and has declined already.
     """
+    check_plain(operands[0])
     if any((type(x).__module__, type(x).__name__) == ("torch", "Tensor") for x in operands):
         raise TypeError(
             "a gradmgr.Tensor and a torch.Tensor have no operations in common: convert one, as gradmgr.tensor(x) "
@@ -248,6 +298,8 @@ def need_operand(value: object, name: str) -> Any:
     """Return `value` as `operand` does; raise where an operator would let Python try the other operand."""
     found = operand(value)
     if found is NotImplemented:
+        if has_own_meaning(value) or getattr(value, "__array_ufunc__", None) is not None:
+            raise _class_error(value, name)
         raise TypeError(
             f"{name} takes Tensors, arrays and numbers; found {type(value).__module__}.{type(value).__qualname__}; "
             "convert it with gradmgr.tensor(...) or numpy.asarray(...)"
@@ -446,6 +498,8 @@ def make_array(data: Any, dtype: Any = None, device: str | None = None, *, copy:
             raise ValueError(f"asarray with copy=False cannot change the dtype from {data.dtype} to {np.dtype(dtype)}")
         array = cast.copy() if copy and cast is data else cast
     else:
+        if data.__class__ is not np.ndarray and not isinstance(data, np.matrix):  # it holds nothing but numbers
+            check_plain(data)
         capture = capturing()
         if capture is not None and isinstance(data, np.ndarray):
             return capture.call(np.array, (data,), {"dtype": dtype, "copy": copy})

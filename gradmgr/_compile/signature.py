@@ -129,6 +129,7 @@ def _key_of(value: Any, leaves: list[Any]) -> Any:
         return (value.__class__, names, *[_key_of(part, leaves) for part in parts])
     leaves.append(value)
     if isinstance(value, Tensor) or _is_array(value):
+        libraries.check_plain(value)
         return _key_of_array(value)
     if isinstance(value, _BY_VALUE):
         return value.__class__, value

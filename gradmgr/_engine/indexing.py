@@ -32,8 +32,9 @@ def normalized(index: Index) -> Index:
     if isinstance(index, Tensor):
         return index._array
     if isinstance(index, list):
-        return np.asarray([part._array if isinstance(part, Tensor) else part for part in index], dtype=_empty(index))
+        return libraries.as_array([part._array if isinstance(part, Tensor) else part for part in index], _empty(index))
     if libraries.is_array(index):
+        libraries.check_plain(index)
         return index.copy()  # the user may write to it before the derivative is taken
     return index
 

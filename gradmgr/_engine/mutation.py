@@ -319,6 +319,7 @@ def store(out: Any, z: Any, asked: str, *, may_broadcast: bool = False) -> Any:
         (out,) = out
     if not (isinstance(out, Tensor) or libraries.is_array(out)):
         raise TypeError(f"{asked} writes into a Tensor or an array; found {type(out).__name__}")
+    libraries.check_plain(out)
     if not may_broadcast and z.shape != out.shape:
         raise errors.ShapeError(f"{asked} has a result of shape {z.shape}; found one of shape {out.shape} to write to")
     if isinstance(out, Tensor):
@@ -359,6 +360,7 @@ def updater(operate: Callable[[Tensor, Any], Any], ufunc: Callable[..., Any] | N
             check_fits(x, np.broadcast_shapes(x.shape, np.shape(other)), x.dtype, asked)
         z = operate(x, y)
         if z is NotImplemented:
+            libraries.check_plain(y)  # else Python would go on with x op y, which is no write to x
             return z
         c = z._array
         if c.shape != x._array.shape or c.dtype != x._array.dtype:

@@ -85,8 +85,9 @@ def _cotangent(outer: Any, y: Tensor, dy: Any, position: int) -> Any:
         return dy
     recorded = isinstance(dy, Tensor) and is_tracked_by(recorders(outer), dy)
     value = dy if recorded else raw(dy)
-    if not isinstance(value, Tensor) and not libraries.is_array(value):
-        value = np.asarray(value)
+    if not isinstance(value, Tensor):
+        libraries.check_plain(value)
+        value = value if libraries.is_array(value) else np.asarray(value)
     dtype, wanted = value.dtype, y.dtype
     if dtype.kind not in "biufc" and not libraries.is_differentiable(dtype):
         found = f"an array of dtype {dtype}" if libraries.is_array(dy) else type(dy).__name__

@@ -425,6 +425,7 @@ def from_dlpack(source: Any, /, *, device: str | None = None, copy: bool | None 
     >>> gradmgr.from_dlpack(numpy.arange(3)).tolist()
     [0, 1, 2]
     """
+    libraries.check_plain(source)
     kind, _ = source.__dlpack_device__()
     on_host = int(kind) == 1  # kDLCPU
     library = np if on_host else libraries.import_cupy("from_dlpack of GPU memory")

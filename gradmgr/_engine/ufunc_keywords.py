@@ -67,7 +67,8 @@ def _mask_of(where: Any) -> Any:
     """Read where= as NumPy does: an array must hold booleans, of a list the truth of each element counts."""
     mask = raw(where)
     if not libraries.is_array(mask):
-        return np.asarray(mask, dtype=bool)
+        return libraries.as_array(mask, bool)
+    libraries.check_plain(mask)
     if mask.dtype != bool:
         raise TypeError(f"where= must hold booleans; found {mask.dtype}")
     return mask

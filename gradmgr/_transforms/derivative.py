@@ -176,6 +176,7 @@ class DerivativeCall(Scope):
     def _checked_vector(self, v: Any, t: Tensor, k: int, place: str) -> Any:
         if not (isinstance(v, Tensor) or libraries.is_array(v)):
             raise TypeError(f"{self.name}: v must hold Tensors or arrays; number {k} is {type(v).__name__}")
+        libraries.check_plain(v, self.name)
         if v.shape != t.shape:
             raise errors.ShapeError(
                 f"{self.name}: v number {k} has shape {v.shape}; it must have that of {place}, {t.shape}"
@@ -204,7 +205,7 @@ def is_differentiable_leaf(leaf: Any) -> bool:
 def leaf_as_tensor(leaf: Any) -> Tensor:
     if isinstance(leaf, Tensor):
         return leaf
-    return wrap(leaf if libraries.is_array(leaf) else np.asarray(leaf))
+    return wrap(libraries.as_array(leaf))
 
 
 def as_kind_of(made: Tensor, leaf: Any) -> Any:

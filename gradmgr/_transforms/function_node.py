@@ -88,7 +88,8 @@ def describe_value(value: Any) -> str:
 
 
 def is_numeric(value: Any) -> bool:
-    """Tell whether a value is an array of numbers."""
+    """Return True if a value that a user's function returned is an array of numbers."""
+    libraries.check_plain(value)
     return libraries.is_array(value) and (value.dtype.kind in "biufc" or libraries.is_differentiable(value.dtype))
 
 
@@ -397,6 +398,7 @@ backward_in_replay.__name__ = "backward of a Function"
 def _check_is_array(d: Any, what: str) -> None:
     if not (isinstance(d, (Tensor, bool, int, float, complex)) or libraries.is_array(d)):
         raise errors.DtypeError(f"{what} is a value of type {type(d).__name__}; it must be a Tensor, an array or None")
+    libraries.check_plain(d, what)
 
 
 def _checked_derivative(d: Any, expected: ArrayMetadata, what: str, of: str) -> Any:

@@ -346,6 +346,7 @@ class _VmapCall:
                     f"vmap({self.name}): in_dims is {dim} for input {k}, a {type(leaf).__name__}, which has no axes "
                     "to map over; use None for it"
                 )
+            libraries.check_plain(leaf, f"vmap({self.name})")
             if not -leaf.ndim <= dim < leaf.ndim:
                 bounds = f"it must be at least {-leaf.ndim} and less than {leaf.ndim}"
                 raise ValueError(

@@ -169,7 +169,7 @@ def _operand(x: Any, name: str) -> Any:
     if isinstance(x, Tensor):
         return x
     found = libraries.need_operand(x, name)
-    return found if libraries.is_array(found) else np.asarray(found)
+    return libraries.as_array(found)
 
 
 @overload

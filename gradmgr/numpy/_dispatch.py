@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from itertools import dropwhile
 from types import FunctionType, MappingProxyType, ModuleType
 from typing import Any
 
@@ -228,15 +229,33 @@ def _numpy_protocols(namespace: ModuleType, table: Mapping[Any, Callable[..., An
         called = own if method == "__call__" else getattr(own, method, None)
         if called is None:
             raise _lacking_ufunc(ufunc.__name__, method, namespace.special)
-        return called(*inputs, **{k: v for k, v in kwargs.items() if k not in _DEFAULTS or v != _DEFAULTS[k]})
+        try:
+            return called(*inputs, **{k: v for k, v in kwargs.items() if k not in _DEFAULTS or v != _DEFAULTS[k]})
+        except errors.ArrayClassError:
+            given = (*inputs, *kwargs.get("out", ()), kwargs.get("where"))
+            if _are_asked_later("__array_ufunc__", map(type, given)):
+                return NotImplemented
+            raise
 
     def __array_function__(self: Tensor, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
         own = table.get(function)
         if own is None:
             raise _lacking(_dotted_name(function))
-        return own(*args, **kwargs)
+        try:
+            return own(*args, **kwargs)
+        except errors.ArrayClassError:
+            if _are_asked_later("__array_function__", types):
+                return NotImplemented
+            raise
 
     return __array_ufunc__, __array_function__
+
+
+def _are_asked_later(protocol: str, kinds: Iterable[type]) -> bool:
+    """Return True if NumPy asks a class after Tensor that has a method of this protocol of its own."""
+    own = getattr(np.ndarray, protocol)
+    later = dropwhile(lambda kind: not issubclass(kind, Tensor), kinds)
+    return any(not issubclass(kind, Tensor) and getattr(kind, protocol, own) is not own for kind in later)
 
 
 def _library_protocols(namespace: ModuleType) -> tuple[Callable[..., Any], ...]:

@@ -279,7 +279,7 @@ def _elements_of(a: Any) -> Any:
     """An argument whose elements are 0-d Tensors or, as NumPy's vectorize passes them, Python objects."""
     if holds_tensor(a) or libraries.namespace(a) is not np:
         return lift(a)
-    return np.asarray(a, dtype=object)
+    return libraries.as_array(a, object)
 
 
 def _join_plain(results: Sequence[Any], shape: tuple[int, ...], core: tuple[int, ...], otype: Any) -> Any:

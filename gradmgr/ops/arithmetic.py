@@ -518,6 +518,7 @@ heaviside = elementwise("heaviside", np.heaviside, plain_zeros, lambda g, x: cho
 def fix(x: Any, out: Any = None) -> Any:
     """Round towards zero as `numpy.fix`, which NumPy 2.5 deprecates for `trunc`; the derivative is zero."""
     if not (isinstance(x, Tensor) or isinstance(out, Tensor)):
+        libraries.check_plain(None if out is None else x)  # of which NumPy's returns another one than out
         return np.trunc(x, out=out)
     return trunc(x, out=out)
 

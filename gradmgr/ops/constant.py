@@ -31,7 +31,11 @@ def _values(a: Any) -> Any:
     """Return an argument with the Tensors in it, in lists and tuples too, as their arrays."""
     if isinstance(a, Tensor):
         return a._array
-    return type(a)(map(_values, a)) if a.__class__ in _SEQUENCES else a
+    if a.__class__ in _SEQUENCES:
+        return type(a)(map(_values, a))
+    if a.__class__ not in libraries.PLAIN:
+        libraries.check_plain(a)
+    return a
 
 
 def _on_one_device(values: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -136,7 +140,7 @@ def constant(function: Callable[..., Any], arrays_first: int = 0) -> Callable[..
     return with_metadata_of(function, call, f"`numpy.{name}` on the values; the result carries no gradient.")
 
 
-def _not_implemented(other: object) -> Any:
+def _not_implemented(x: object, y: object) -> Any:
     return NotImplemented
 
 
@@ -148,7 +152,7 @@ def valued_operator(function: Callable[..., Any]) -> Callable[..., Any]:
 
     def operate(x: Tensor, y: Any, /) -> Any:
         other = y if isinstance(y, (Tensor, list, tuple)) else libraries.operand(y)
-        return of_others(y) if other is NotImplemented else compute(x, other)
+        return of_others(x, y) if other is NotImplemented else compute(x, other)
 
     operate.__name__ = operate.__qualname__ = function.__name__
     return operate
@@ -160,7 +164,7 @@ def reflected(function: Callable[..., Any]) -> Callable[..., Any]:
 
     def operate(y: Tensor, x: Any, /) -> Any:
         other = x if isinstance(x, (list, tuple)) else libraries.operand(x)
-        return libraries.try_the_other(x) if other is NotImplemented else compute(other, y)
+        return libraries.try_the_other(x, y) if other is NotImplemented else compute(other, y)
 
     operate.__name__ = operate.__qualname__ = function.__name__
     return operate

@@ -19,13 +19,13 @@ NOT_GIVEN: Any = np._NoValue
 
 def lift(a: Any) -> Any:
     """Return a Tensor or plain array for anything NumPy would take as one."""
-    if isinstance(a, np.ndarray):
-        return np.asarray(a)  # a matrix or masked array is an array here
-    if isinstance(a, Tensor) or libraries.is_array(a):
+    if a.__class__ is np.ndarray or isinstance(a, Tensor):
         return a
+    if libraries.is_array(a):
+        return libraries.as_array(a) if isinstance(a, np.ndarray) else a
     if holds_tensor(a):
         return from_nested(a)
-    made = np.asarray(a)
+    made = libraries.as_array(a)
     if made.dtype == object:
         raise no_array(a)
     return made

@@ -67,6 +67,7 @@ def full(
 ) -> Tensor:
     """Return a tensor filled with one value; gradients flow into a Tensor given as `fill_value`."""
     device = device_for(device, like)
+    libraries.check_plain(fill_value)
     fill_value = lift(fill_value) if holds_tensor(fill_value) else fill_value
     if isinstance(fill_value, Tensor):
         z = empty(shape, fill_value.dtype if dtype is None else dtype, order, device=device or fill_value.device)
@@ -116,6 +117,7 @@ def full_like(
 def untracked_number(t: Any, asked: str, instead: str) -> Any:
     """Return a Tensor's value as a number, anything else as it is; a tracked one would lose its history."""
     if not isinstance(t, Tensor):
+        libraries.check_plain(t)
         return t
     if is_tracked(t):
         raise errors.TrackedConversionError(
@@ -159,6 +161,7 @@ def linspace(
     device: str | None = None,
 ) -> Any:
     """Return `num` evenly spaced values; gradients flow into Tensors given as the ends."""
+    libraries.check_plain((start, stop))
     if not (holds_tensor(start) or holds_tensor(stop)):
         made = _namespace_of(device).linspace(start, stop, num, endpoint, retstep, dtype, axis)
         return (wrap(made[0]), wrap(np.asarray(made[1]))) if retstep else wrap(made)
@@ -201,6 +204,7 @@ def logspace(
     axis: int = 0,
 ) -> Tensor:
     """Return powers of `base` at `num` evenly spaced exponents; gradients flow into all three given as Tensors."""
+    libraries.check_plain((start, stop, base))
     if not any(map(holds_tensor, (start, stop, base))):
         return wrap(np.logspace(start, stop, num, endpoint, base, dtype, axis))
     start, stop, base = (lift(t) if isinstance(t, (list, tuple)) else t for t in (start, stop, base))
@@ -230,6 +234,7 @@ def geomspace(start: Any, stop: Any, num: int = 50, endpoint: bool = True, dtype
 
     start^(1-t) stop^t, along the shorter spiral between complex ends; both ends are met exactly.
     """
+    libraries.check_plain((start, stop))
     if not any(map(holds_tensor, (start, stop))):
         return wrap(np.geomspace(start, stop, num, endpoint, dtype, axis))
     start, stop = _lift_all(*[lift(t) if isinstance(t, (list, tuple)) else t for t in (start, stop)])

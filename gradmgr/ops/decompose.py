@@ -47,6 +47,7 @@ from gradmgr._engine.tensor import Tensor, raw, wrap
 from gradmgr.ops.arithmetic import absolute, real
 from gradmgr.ops.convert import holds_tensor, lift
 from gradmgr.ops.join import concatenate
+from gradmgr.ops.matrices import from_triangle, to_triangle
 from gradmgr.ops.pick import take_along_axis
 from gradmgr.ops.shape import diagonal, swapaxes, tril, triu
 from gradmgr.ops.where import choose
@@ -336,12 +337,12 @@ def _eigh_kernel(a: Any, uplo: str) -> Any:
     return tuple(_call_named("eigh", np.linalg.eigh, a, uplo))
 
 
-def _eigh_vjp(g: Any, w: Any, v: Any, shape: Any) -> Any:
+def _eigh_vjp(g: Any, w: Any, v: Any, uplo: str, shape: Any) -> Any:
     gw, gv = g
     if 0 in shape:
         return zeros(w, shape, v.dtype)
     if gv is None:
-        return (v * gw[..., None, :]) @ _adjoint(v)
+        return to_triangle((v * gw[..., None, :]) @ _adjoint(v), uplo == "L")
     x = _adjoint(v) @ gv
     _check_phase("eigh", x, x)
     skew, pairs = (x - _adjoint(x)) / 2, _Pairs(w)
@@ -349,14 +350,14 @@ def _eigh_vjp(g: Any, w: Any, v: Any, shape: Any) -> Any:
     inner = pairs.divide(skew, _undetermined(pairs.equal, _unused_pairs(w, gw, gv), skew, scales))
     if gw is not None:
         inner = inner + _diagonal_matrix(gw)
-    return v @ inner @ _adjoint(v)
+    return to_triangle(v @ inner @ _adjoint(v), uplo == "L")
 
 
-def _eigh_jvp(t: Any, w: Any, v: Any) -> Any:
+def _eigh_jvp(t: Any, w: Any, v: Any, uplo: str) -> Any:
     t = _in_dtype(t, v)
     if 0 in v.shape:
         return zeros(w, w.shape, w.dtype), t
-    p = _adjoint(v) @ ((t + _adjoint(t)) / 2) @ v
+    p = _adjoint(v) @ from_triangle(t, uplo == "L") @ v
     pairs = _Pairs(w)
     undetermined = None if pairs.equal is None else _exceeds_rounding(p, pairs.equal)
     return _real(_diagonal(p)), v @ pairs.divide(p, undetermined)
@@ -374,10 +375,9 @@ def _triangle(uplo: str) -> str:
 def eigh(a: Any, UPLO: Literal["L", "U", "l", "u"] = "L") -> Any:  # noqa: N803  # NumPy's name
     """Eigenvalues and eigenvectors of a Hermitian matrix as `numpy.linalg.eigh`.
 
-    The derivative is that along Hermitian changes of the matrix: a Hermitian gradient, whichever triangle is
-    read. At equal eigenvalues it is right where the indeterminacy of the vectors cancels or only eigenvalues
-    are used, else NaN. A result that depends on the phase of complex vectors raises GaugeError in reverse mode;
-    forward mode gives the tangent that turns no vector's phase.
+    The triangle that is read receives all of the gradient. At equal eigenvalues the derivative is right where the
+    indeterminacy of the vectors cancels or only eigenvalues are used, else NaN. A result that depends on the phase
+    of complex vectors raises GaugeError in reverse mode; forward mode gives the tangent that turns no vector's phase.
     """
     if not holds_tensor(a):
         return np.linalg.eigh(a, UPLO)
@@ -385,10 +385,10 @@ def eigh(a: Any, UPLO: Literal["L", "U", "l", "u"] = "L") -> Any:  # noqa: N803 
 
 
 def eigvalsh(a: Any, UPLO: Literal["L", "U", "l", "u"] = "L") -> Any:  # noqa: N803  # NumPy's name
-    """Eigenvalues of a Hermitian matrix as `numpy.linalg.eigvalsh`; the gradient is Hermitian.
+    """Eigenvalues of a Hermitian matrix as `numpy.linalg.eigvalsh`.
 
-    At equal eigenvalues the derivative is right for symmetric functions of them, and for others one of the
-    possible.
+    The triangle that is read receives all of the gradient. At equal eigenvalues the derivative is right for symmetric
+    functions of them, and for others one of the possible.
     """
     if not holds_tensor(a):
         return np.linalg.eigvalsh(a, UPLO)

@@ -34,6 +34,7 @@ def _values_of(a: Any) -> Any:
     """Strip the Tensors in nested lists and tuples to their arrays."""
     if isinstance(a, (list, tuple)):
         return type(a)([_values_of(part) for part in a])
+    libraries.check_plain(a)
     return raw(a)
 
 
@@ -89,7 +90,7 @@ def histogram(a: Any, bins: Any = 10, range: Any = None, density: bool | None = 
     weights = lift(weights) if holds_tensor(weights) else weights
     values = _values_of(a)
     counts, edges = _untyped.histogram(
-        values, _edges_of(bins, values), _values_of(range), density=density, weights=raw(weights)
+        values, _edges_of(bins, values), _values_of(range), density=density, weights=_values_of(weights)
     )
     dtype = getattr(weights, "dtype", None)
     return _as_histogram(counts, [_flat_values(values)], [edges], density, weights, dtype), wrap(edges)
@@ -105,7 +106,7 @@ def histogram2d(
     points = [_values_of(x), _values_of(y)]
     both = isinstance(bins, (list, tuple)) and len(bins) == 2
     edges_of = _edges_by_axis(bins, points) if both else _edges_of(bins, points)
-    settings: Any = {"bins": edges_of, "range": _values_of(range), "density": density, "weights": raw(weights)}
+    settings: Any = {"bins": edges_of, "range": _values_of(range), "density": density, "weights": _values_of(weights)}
     counts, *edges = np.histogram2d(*points, **settings)
     samples = [_flat_values(part) for part in points]
     counts = _as_histogram(counts, samples, edges, density, weights, np.float64)
@@ -121,7 +122,7 @@ def histogramdd(
     weights = lift(weights) if holds_tensor(weights) else weights
     points = _values_of(sample)
     counts, edges = np.histogramdd(
-        points, _edges_by_axis(bins, points), _values_of(range), density=density, weights=raw(weights)
+        points, _edges_by_axis(bins, points), _values_of(range), density=density, weights=_values_of(weights)
     )
     if not libraries.is_array(points):
         samples = [_flat_values(part) for part in points]  # a sequence holds one array an axis

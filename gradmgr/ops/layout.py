@@ -39,6 +39,8 @@ def _as_tensor(name: str) -> Callable[..., Tensor]:
         like: Any = None,
     ) -> Tensor:
         copy = read_copy(copy)
+        if name == "asanyarray":
+            libraries.check_plain(a)
         t = asarray(a, dtype, device_for(device, like), copy=copy)
         made = in_memory_order(t, order)
         if copy is False and made is not t:
@@ -58,7 +60,7 @@ def asarray_chkfinite(a: Any, dtype: Any = None, order: str | None = None) -> Te
     Raises:
         ValueError: there is an infinity or a NaN.
     """
-    t = asanyarray(a, dtype, order)
+    t = numpy_asarray(a, dtype, order)
     if t.dtype.kind not in "biu" and not bool(libraries.namespace(t._array).isfinite(t._array).all()):
         raise ValueError("asarray_chkfinite: array must not contain infs or NaNs")
     return t
@@ -83,6 +85,7 @@ def require(a: Any, dtype: Any = None, requirements: Any = None, *, like: Any = 
     A Tensor can always be written to and is always aligned; "O" makes a copy where the memory
     belongs to another array.
     """
+    libraries.check_plain(a)
     asked = {_REQUIREMENTS[word.upper()] for word in requirements or ()}
     if {"C", "F"} <= asked:
         raise ValueError('require: Cannot specify both "C" and "F" order')

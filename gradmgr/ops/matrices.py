@@ -12,6 +12,7 @@ from numpy.linalg import LinAlgError
 
 from gradmgr._arrays import libraries
 from gradmgr._engine.elementwise import conj_of
+from gradmgr._engine.op import Function, linear
 from gradmgr._engine.tensor import Tensor, raw, wrap
 from gradmgr.ops import reduce
 from gradmgr.ops.convert import cast_to, lift
@@ -70,8 +71,31 @@ def conj_t(x: Any) -> Any:
     return conj_of(x.swapaxes(-1, -2))
 
 
-def hermitian_part(x: Any) -> Any:
-    return (x + conj_t(x)) * 0.5
+def _split(a: Any, lower: bool) -> tuple[Any, Any]:
+    """Return one triangle without the diagonal, and the real part of the diagonal as a matrix."""
+    return np.tril(a, -1) if lower else np.triu(a, 1), np.tril(np.triu(a)).real
+
+
+def _from_triangle_kernel(a: Any, lower: bool) -> Any:
+    triangle, diagonal = _split(a, lower)
+    return triangle + conj_t(triangle) + diagonal
+
+
+@libraries.captured_as_one()
+def _to_triangle_kernel(g: Any, lower: bool) -> Any:
+    if g.__class__ is not np.ndarray:
+        triangle, diagonal = _split(g, lower)
+        return triangle + conj_t(_split(g, not lower)[0]) + diagonal
+    made, n = g + conj_t(g), g.shape[-1]
+    np.copyto(made, 0, where=np.tri(n, n, -1, bool).T if lower else np.tri(n, n, -1, bool))  # in a third of tril's time
+    np.einsum("...ii->...i", made)[...] = np.diagonal(g, 0, -2, -1).real
+    return made
+
+
+# The Hermitian matrix of which one triangle is given, as LAPACK reads it; and the adjoint, which collects in that
+# triangle what both receive. What is in the other triangle does not count, be it NaN.
+from_triangle: Function = linear("from_triangle", _from_triangle_kernel, lambda g, lower: to_triangle(g, lower))
+to_triangle: Function = linear("to_triangle", _to_triangle_kernel, lambda g, lower: from_triangle(g, lower))
 
 
 def append_matrix_axes(g: Any) -> Any:

@@ -12,7 +12,7 @@ from gradmgr._arrays import libraries
 from gradmgr._engine.custom import custom
 from gradmgr._engine.elementwise import conj_of
 from gradmgr._engine.mutation import as_type
-from gradmgr._engine.tensor import raw, wrap
+from gradmgr._engine.tensor import Tensor, raw, wrap
 from gradmgr.ops import reduce
 from gradmgr.ops.arithmetic import absolute, power, real
 from gradmgr.ops.convert import cast_to, is_plain, lift, untracked_value
@@ -26,14 +26,22 @@ from gradmgr.ops.where import choose
 
 def _euclidean_norm_kernel(x: Any, axes: tuple[int, ...]) -> Any:
     """Compute the Euclidean norm; the axes are kept with length 1."""
-    squares = real(conj_of(x) * x)
-    return np.sqrt(libraries.sum_over(squares, axes, True))
+    return (_euclidean_norm_of if x.__class__ is np.ndarray else _euclidean_norm_as_one)(x, axes)
+
+
+def _euclidean_norm_of(x: Any, axes: tuple[int, ...]) -> Any:
+    if x.dtype.itemsize == 2:
+        return _euclidean_norm_kernel(x.astype(np.float32), axes).astype(x.dtype)
+    return reduce.root_of_powers(lambda x: libraries.sum_over(reduce.squares_of(x), axes, True), np.sqrt, x, axes)
+
+
+_euclidean_norm_as_one = libraries.captured_as_one()(_euclidean_norm_of)
 
 
 def _unit_vector(x: Any, out: Any) -> Any:
     """Return x / |x|; 0 at 0, in the derivative, too."""
     zero = raw(out) == 0
-    return x * choose(zero, 0.0, 1.0 / choose(zero, 1.0, out)) if libraries.may_hold(zero) else x / out
+    return choose(zero, 0.0, x / choose(zero, 1.0, out)) if libraries.may_hold(zero) else x / out
 
 
 _euclidean_norm = custom(
@@ -44,18 +52,29 @@ _euclidean_norm = custom(
 )
 
 
+@libraries.captured_as_one()
 def _power_norm_kernel(x: Any, p: float, axes: tuple[int, ...]) -> Any:
     """Compute the p-norm of numbers that are not negative; the axes are kept with length 1."""
-    total = libraries.sum_over(x**p, axes, True)
-    return total ** total.dtype.type(1 / p)
+    if x.dtype.itemsize == 2:
+        return _power_norm_kernel(x.astype(np.float32), p, axes).astype(x.dtype)
+    root = x.dtype.type(1 / p)
+    return reduce.root_of_powers(lambda x: libraries.sum_over(x**p, axes, True), lambda total: total**root, x, axes)
 
 
 def _power_norm_slope(x: Any, out: Any, p: float) -> Any:
-    """Return (x / |x|)^(p - 1); 0 where the norm or, for p < 1, where x is 0, which is between its two slopes there."""
+    """Return (x / |x|)^(p - 1); 0 where the norm or, for p < 1, where x is 0, which is between its two slopes there.
+
+    A further derivative has x and |x| in powers of their own: where x is 0, and that of its power infinite, the other
+    elements then get nothing of it.
+    """
     at_0 = (raw(x) == 0) | (raw(out) == 0) if p < 1 else raw(out) == 0
-    if not libraries.may_hold(at_0):
-        return power(x / out, p - 1)
-    return choose(at_0, 0.0, power(choose(at_0, 1.0, x) / choose(raw(out) == 0, 1.0, out), p - 1))
+    some = libraries.may_hold(at_0)
+    if some:
+        x, out = choose(at_0, 1.0, x), choose(raw(out) == 0, 1.0, out)
+    slope = power(x / raw(out), p - 1)
+    if isinstance(out, Tensor):
+        slope = slope * power(out / raw(out), 1 - p)
+    return choose(at_0, 0.0, slope) if some else slope
 
 
 _power_norm = custom(

@@ -98,6 +98,8 @@ def where(condition: Any, x: Any = None, y: Any = None, /) -> Any:
         return nonzero(condition)
     if x is None or y is None:
         raise ValueError("either both or neither of x and y should be given")
+    if not (condition.__class__ is np.ndarray or isinstance(condition, Tensor)):
+        libraries.check_plain(condition)
     return choose(condition, _lift_operand(x), _lift_operand(y))
 
 

@@ -153,6 +153,7 @@ def read_ddof(ddof: Any, correction: Any, name: str) -> Any:
     Raises:
         ValueError: both are given.
     """
+    libraries.check_plain((ddof, correction))
     if correction is NOT_GIVEN:
         return ddof
     if isinstance(ddof, Tensor) or ddof != 0:
@@ -168,6 +169,7 @@ def check_not_empty(a: Any, axes: Axes, name: str) -> None:
 
 def _convert_initial(value: Any, dtype: Any, name: str) -> Any:
     """Return the initial value in the dtype of the result, as NumPy takes it."""
+    libraries.check_plain(value)
     value = value if isinstance(value, Tensor) or libraries.is_array(value) else np.asarray(value)
     if value.shape != ():
         raise ValueError(f"{name}: initial must be a number; found an array of shape {value.shape}")
@@ -180,6 +182,7 @@ def _convert_initial(value: Any, dtype: Any, name: str) -> Any:
 def mask_of(where: Any, a: Any, name: str) -> Any:
     """Read where=, a plain array: booleans that broadcast to the shape of a, as NumPy asks."""
     where = raw(where)
+    libraries.check_plain(where)
     mask = where if libraries.is_array(where) else libraries.namespace(raw(a)).asarray(where, dtype=bool)
     if mask.dtype != bool:
         raise TypeError(f"{name}: where must hold booleans; found {mask.dtype}")

@@ -26,7 +26,7 @@ from gradmgr.ops.matrices import (
     check_square,
     common_dtype,
     conj_t,
-    hermitian_part,
+    from_triangle,
     lift_matrices,
     lift_square,
     multiply_three,
@@ -141,15 +141,6 @@ def _pinv_kernel(a: Any, rtol: Any, hermitian: bool, usv: Any) -> Any:
     return conj_t(vh) @ (inverse[..., None] * conj_t(u))
 
 
-def _from_lower_kernel(a: Any) -> Any:
-    lower = np.tril(a, -1)
-    return lower + conj_t(lower) + np.tril(np.triu(a)).real
-
-
-# The Hermitian matrix of which the lower triangle is given; its derivative is that along Hermitian changes.
-_from_lower = custom("hermitian_from_lower", _from_lower_kernel, vjp={"a": hermitian_part}, jvp={"a": hermitian_part})
-
-
 def _pinv_vjp(g: Any, a: Any, out: Any) -> Any:
     ph, gh = conj_t(out), conj_t(g)
     y, z = multiply_three(gh, out, ph), multiply_three(ph, out, gh)
@@ -170,7 +161,7 @@ _pinv = custom("pinv", _pinv_kernel, vjp={"a": _pinv_vjp}, jvp={"a": _pinv_jvp})
 def pinv(a: Any, rcond: Any = None, hermitian: bool = False, *, rtol: Any = NOT_GIVEN) -> Any:
     """Pseudo-invert as `numpy.linalg.pinv`; the derivative is that at constant rank.
 
-    With `hermitian=True` one triangle is read and the gradient is Hermitian, that of a Hermitian change.
+    With `hermitian=True` the lower triangle is read, and receives all of the gradient.
     """
     if is_plain(a, rcond, rtol):
         return np.linalg.pinv(a, rcond, hermitian, **({} if rtol is NOT_GIVEN else {"rtol": rtol}))
@@ -186,7 +177,7 @@ def pinv(a: Any, rcond: Any = None, hermitian: bool = False, *, rtol: Any = NOT_
     rcond = libraries.namespace_of(raw(a), raw(rcond)).asarray(raw(rcond))
     if rcond.ndim and np.broadcast_shapes(rcond.shape, a.shape[:-2]) != a.shape[:-2]:
         raise ValueError(f"pinv: a cutoff of shape {rcond.shape} does not fit the stack of shape {a.shape[:-2]}")
-    a = _from_lower(cast_to(a, dtype)) if hermitian else cast_to(a, dtype)
+    a = from_triangle(cast_to(a, dtype), True) if hermitian else cast_to(a, dtype)
     return _pinv(a, rcond[..., None], bool(hermitian), None)
 
 

@@ -137,6 +137,8 @@ def numpy_kernel(name: str, loops: str, compute: Kernel) -> Kernel:
         first = args[0]
         if first.__class__ is np.ndarray and len(args) == 1 and first.dtype.char in loops:
             return blocks.mapped(compute, first)
+        if not libraries.PLAIN.issuperset(map(type, args)):
+            libraries.check_plain(args)
         dtype = loop_dtype(name, loops, args)
         xp = libraries.namespace_of(*args)
         return blocks.mapped(compute, *[xp.asarray(a, dtype) for a in args])[()]
@@ -174,6 +176,7 @@ def constant_parameter(value: Any, function: str, name: str) -> Any:
         UnsupportedFunctionError: a manager tracks it.
     """
     value = untracked_value(value, f"special.{function}", name)
+    libraries.check_plain(value)
     value = value if isinstance(value, (int, float, complex)) or libraries.is_array(value) else np.asarray(value)
     if getattr(value, "dtype", np.dtype(float)).kind in "bu":  # derivatives ask for the order below 0
         value = value.astype(np.float32 if value.dtype.itemsize <= 2 else np.float64)

@@ -16,7 +16,7 @@ from gradmgr._engine.op import Function
 from gradmgr._engine.tensor import raw
 from gradmgr.ops import lapack
 from gradmgr.ops.convert import cast_to, is_plain
-from gradmgr.ops.matrices import conj_t, eye_like, hermitian_part, lift_matrices, lift_square
+from gradmgr.ops.matrices import conj_t, eye_like, from_triangle, lift_matrices, lift_square, to_triangle
 from gradmgr.ops.shape import expand_dims, tril, triu
 from gradmgr.ops.solve import check_columns
 
@@ -250,13 +250,15 @@ def _cholesky_kernel(a: Any, upper: bool) -> Any:
 
 def _cholesky_vjp(g: Any, out: Any, upper: bool) -> Any:
     g, out = (conj_t(g), conj_t(out)) if upper else (g, out)
-    if libraries.is_numpy(out) and libraries.is_numpy(g):
-        if out.ndim > 2 and 0 < out.shape[-1] < lapack.LARGE:
-            return _cholesky_vjp_of_stack(g, out)
-        if out.ndim == 2 and len(out) > _BLOCK:
-            return _cholesky_vjp_by_halves(g, out)
-    y = _triangular(out, _half_triangle(conj_t(out) @ g), True, False, True)
-    return hermitian_part(conj_t(_triangular(out, conj_t(y), True, False, True)))
+    plain = libraries.is_numpy(out) and libraries.is_numpy(g)
+    if plain and out.ndim > 2 and 0 < out.shape[-1] < lapack.LARGE:
+        made = _cholesky_vjp_of_stack(g, out)
+    elif plain and out.ndim == 2 and len(out) > _BLOCK:
+        made = _cholesky_vjp_by_halves(g, out)
+    else:
+        y = _triangular(out, _half_triangle(conj_t(out) @ g), True, False, True)
+        made = conj_t(_triangular(out, conj_t(y), True, False, True))
+    return to_triangle(made, not upper)
 
 
 @libraries.captured_as_one()
@@ -272,8 +274,7 @@ def _cholesky_vjp_of_stack(g: Any, out: Any) -> Any:
     inner = np.ascontiguousarray(conj_t(out)) @ np.ascontiguousarray(g)
     n = out.shape[-1]
     inner *= np.tri(n, dtype=inner.real.dtype) - 0.5 * np.eye(n, dtype=inner.real.dtype)
-    made = np.ascontiguousarray(conj_t(inverses)) @ inner @ inverses
-    return hermitian_part(made)
+    return np.ascontiguousarray(conj_t(inverses)) @ inner @ inverses
 
 
 # Of up to so many rows the derivative of a factorisation is computed by solutions with all columns.
@@ -311,7 +312,7 @@ def _store_twice_cholesky_vjp(g: Any, out: Any, made: Any) -> None:
 
 def _cholesky_jvp(t: Any, out: Any, upper: bool) -> Any:
     out = conj_t(out) if upper else out
-    y = _triangular(out, hermitian_part(t), True, False, False)
+    y = _triangular(out, from_triangle(t, not upper), True, False, False)
     z = out @ _half_triangle(_triangular(out, conj_t(y), True, False, False))
     return conj_t(z) if upper else z
 
@@ -321,7 +322,7 @@ _cholesky = custom("cholesky", _cholesky_kernel, vjp={"a": _cholesky_vjp}, jvp={
 
 
 def cholesky(a: Any, /, *, upper: bool = False) -> Any:
-    """Factor as `numpy.linalg.cholesky`; one triangle is read, and the gradient is that of a Hermitian change."""
+    """Factor as `numpy.linalg.cholesky`; one triangle is read, and receives all of the gradient."""
     if is_plain(a):
         return np.linalg.cholesky(a, upper=True) if upper else np.linalg.cholesky(a)  # CuPy has no upper
     return _cholesky(lift_square("cholesky", a), bool(upper))

@@ -176,6 +176,7 @@ _BY_NAME = MappingProxyType(
 
 def _lift_like(value: Any, x: Any) -> Any:
     """Lift an argument; numbers and lists become arrays of the library of x."""
+    libraries.check_plain(value)
     value = lift(value) if holds_tensor(value) else value
     if isinstance(value, Tensor) or (libraries.is_array(value) and not isinstance(value, np.generic)):
         return value

@@ -178,11 +178,21 @@ def test_unused_null_space_vectors_of_a_full_svd_do_no_harm() -> None:
         gradient(lambda x: (gnp.linalg.svd(x, full_matrices=True)[0] ** 2)[0, 2], x)
 
 
-def test_a_reconstruction_from_equal_eigenvalues_is_nan_and_never_wrong() -> None:
-    def reconstructed(x: Any) -> Any:
+# A function of eigenvalues, its slope between 1 and 2, and its derivative at 2.
+@pytest.mark.parametrize(("of_values", "slope", "at_2"), [(gnp.positive, 1, 1), (gnp.log, np.log(2), 0.5)])
+def test_a_function_of_a_matrix_with_equal_eigenvalues_is_nan_and_never_wrong(
+    of_values: Any, slope: float, at_2: float
+) -> None:
+    def rebuilt(x: Any) -> Any:
         w, v = gnp.linalg.eigh(x)
-        return ((v * w) @ v.T * np.array([[1.0, 2.0], [2.0, 5.0]])).sum()
+        return ((v * of_values(w)) @ v.T * np.array([[1.0, 2.0], [2.0, 5.0]])).sum()
 
     with np.errstate(all="ignore"):
-        assert np.isnan(gradient(reconstructed, tensor(np.eye(2)))).any()
-    np.testing.assert_allclose(gradient(reconstructed, tensor(np.diag([1.0, 2.0]))), [[1, 2], [2, 5]], atol=1e-12)
+        assert np.isnan(gradient(rebuilt, tensor(np.eye(2)))).any()
+    expected = [[1, 0], [4 * slope, 5 * at_2]]
+    np.testing.assert_allclose(gradient(rebuilt, tensor(np.diag([1.0, 2.0]))), expected, atol=1e-12)
+
+
+def test_qr_of_dependent_columns_has_no_derivative() -> None:
+    with np.errstate(all="ignore"):
+        assert np.isnan(gradient(lambda x: gnp.matmul(*gnp.linalg.qr(x)).sum(), tensor([[1.0, 2.0], [2.0, 4.0]]))).all()

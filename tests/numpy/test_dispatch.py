@@ -613,15 +613,6 @@ def test_dtype_of_a_ufunc_is_asked_of_plain_arrays_too():
         gnp.add(tensor([1.0]), np.ones(1, complex), dtype="f8")
 
 
-@pytest.mark.parametrize("join", [gnp.concatenate, gnp.vstack])
-def test_a_matrix_joined_with_a_tensor_counts_as_an_array(join):
-    with pytest.warns(PendingDeprecationWarning):
-        m = np.matrix([[1.0, 2.0]])
-    z = join([tensor([[3.0, 4.0]]), m])
-    assert type(z._array) is np.ndarray
-    assert z.sum(axis=0).tolist() == [4.0, 6.0]
-
-
 def test_take_reads_booleans_as_positions_and_takes_nothing_from_an_empty_list():
     t = tensor([5.0, 7.0])
     assert gnp.take(t, [True, False]).tolist() == np.take([5.0, 7.0], [True, False]).tolist()

@@ -9,7 +9,7 @@ import pytest
 from helpers import gradient, gradients
 
 import gradmgr.numpy as gnp
-from gradmgr import GradManager, tensor
+from gradmgr import GradManager, compile, functional, tensor, vmap
 
 scipy_linalg = pytest.importorskip("scipy.linalg")
 
@@ -125,7 +125,10 @@ def test_a_large_cholesky_factor_has_the_gradient_of_the_formula(rows, upper, dt
     inner[np.diag_indices(rows)] /= 2
     inverse = np.linalg.inv(lower)
     expected = inverse.conj().T @ inner @ inverse
-    np.testing.assert_allclose(x.grad.numpy(), (expected + expected.conj().T) / 2, rtol=1e-10, atol=1e-11)
+    expected += expected.conj().T
+    expected[np.diag_indices(rows)] /= 2
+    read = np.triu(expected) if upper else np.tril(expected)
+    np.testing.assert_allclose(x.grad.numpy(), read, rtol=1e-10, atol=1e-11)
 
 
 def test_a_large_matrix_that_is_not_positive_definite_has_no_cholesky_factor():
@@ -179,3 +182,88 @@ def _exact_gradient(a: Any) -> Any:
         inverse = lower**-1
         made = inverse.T * inner * inverse
         return np.array([[float((made[i, j] + made[j, i]) / 2) for j in range(n)] for i in range(n)])
+
+
+# ---------------------------------------------------------------- functions that read one triangle
+
+# By name: the function, of values that no phase of a vector changes, and the triangle that it reads.
+READS = {
+    "cholesky": (lambda xp, a: xp.linalg.cholesky(a), np.tril),
+    "cholesky(upper)": (lambda xp, a: xp.linalg.cholesky(a, upper=True), np.triu),
+    "eigvalsh": (lambda xp, a: xp.linalg.eigvalsh(a), np.tril),
+    "eigvalsh(U)": (lambda xp, a: xp.linalg.eigvalsh(a, "U"), np.triu),
+    "eigh": (lambda xp, a: xp.abs(xp.linalg.eigh(a)[1]), np.tril),
+    "eigh(u)": (lambda xp, a: xp.abs(xp.linalg.eigh(a, UPLO="u")[1]), np.triu),
+    "svd(hermitian)": (lambda xp, a: xp.abs(xp.linalg.svd(a, hermitian=True)[2]), np.tril),
+    "svd(hermitian, values)": (lambda xp, a: xp.linalg.svd(a, compute_uv=False, hermitian=True), np.tril),
+    "pinv(hermitian)": (lambda xp, a: xp.linalg.pinv(a, hermitian=True), np.tril),
+}
+
+
+def _weighed(z):
+    return gnp.sum(gnp.real(z * gnp.reshape(gnp.arange(1.0, z.size + 1), z.shape)))
+
+
+@pytest.mark.parametrize("dtype", [float, complex])
+@pytest.mark.parametrize("name", READS)
+def test_nan_in_the_triangle_that_is_not_read_changes_no_derivative(name, dtype):
+    function, keep = READS[name]
+    a = _matrices((2, 3, 3), dtype) / 4 + np.diag([2.0, 3.0, 4.5])
+    direction, unread = _right((2, 3, 3), 3, dtype), keep(np.ones((3, 3))) == 0
+    filled, moved = np.where(unread, np.nan, a), np.where(unread, np.nan, direction)
+
+    def weighed(x):
+        return _weighed(function(gnp, x))
+
+    slope = functional.grad(weighed)
+    np.testing.assert_allclose(function(gnp, tensor(filled)).numpy(), function(np, filled), rtol=1e-12, atol=1e-14)
+    for given, step in ((a, direction), (filled, moved)):
+        first = slope(tensor(given))
+        assert not first.numpy()[:, unread].any()
+        h = 1e-6 * np.where(unread, 0, direction)
+        difference = [(weighed(tensor(given + s * h))).item() for s in (1, -1)]
+        along = np.sum((np.conj(first.numpy()) * np.where(unread, 0, direction)).real)
+        np.testing.assert_allclose(along, (difference[0] - difference[1]) / 2e-6, rtol=1e-6)
+        _, forward = functional.jvp(weighed, tensor(given), tensor(step))
+        np.testing.assert_allclose(forward.item(), along, rtol=1e-9)
+        _, second = functional.jvp(slope, tensor(given), tensor(step))
+        assert not second.numpy()[:, unread].any()
+        ahead, behind = (slope(tensor(given + s * h)).numpy() for s in (1, -1))
+        np.testing.assert_allclose(second.numpy(), (ahead - behind) / 2e-6, rtol=1e-5, atol=1e-6)
+        each = vmap(slope)(tensor(given))
+        np.testing.assert_allclose(each[1].numpy(), slope(tensor(given[1])).numpy(), rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", READS)
+def test_a_compiled_step_gives_the_triangle_that_is_read_the_same_gradient(name):
+    function, keep = READS[name]
+    a = np.where(keep(np.ones((3, 3))) == 0, 7.0, _matrices((3, 3)) / 4 + np.diag([2.0, 3.0, 4.5]))
+
+    step = functional.grad(lambda m: _weighed(function(gnp, m)))
+    compiled = compile(step)
+    for k in range(4):
+        x = tensor(a + k * np.eye(3) / 10)
+        np.testing.assert_allclose(compiled(x).numpy(), step(x).numpy(), rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", READS)
+def test_a_program_that_makes_a_symmetric_matrix_has_the_gradient_of_calculus(name):
+    """The sum over both triangles is what counts: x -> x x^T + D is symmetric, however it is read."""
+    function = READS[name][0]
+    shift = np.diag([2.0, 3.0, 4.5])
+    m = _matrices((3, 3)) / 4
+
+    def weighed(x):
+        return _weighed(function(gnp, x @ x.T + shift))
+
+    found = functional.grad(weighed)(tensor(m)).numpy()
+    for i in np.ndindex(m.shape):
+        h = np.zeros_like(m)
+        h[i] = 1e-6
+        difference = (weighed(tensor(m + h)) - weighed(tensor(m - h))).item() / 2e-6
+        np.testing.assert_allclose(found[i], difference, rtol=1e-6, atol=1e-7)
+    whole = m @ m.T + shift
+    of_whole = functional.grad(lambda a: _weighed(function(gnp, (a + a.T) / 2)))(tensor(whole)).numpy()
+    np.testing.assert_allclose(of_whole, of_whole.T, rtol=1e-12)  # symmetrised first, the gradient is symmetric
+    read = functional.grad(lambda a: _weighed(function(gnp, a)))(tensor(whole)).numpy()
+    np.testing.assert_allclose(of_whole, (read + read.T) / 2, rtol=1e-10, atol=1e-12)

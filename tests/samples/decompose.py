@@ -1,6 +1,7 @@
 """Decompositions. Vectors whose phase is free stand in samples as abs(v), or v @ f(w) @ v^H.
 
-numpy.linalg refuses halves, so the calls widen them first.
+numpy.linalg refuses halves, so the calls widen them first. Of what NumPy reads one triangle, the other holds other
+numbers: numeric differences then say which derivative each element has.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from gradmgr.ops.decompose import _drop, _inverse
+from gradmgr.ops.matrices import from_triangle, to_triangle
 from samples._table import ANALYTIC, Arg, Array, add, given, wide
 
 _COMPLEX: dict[str, Any] = {"field": "complex"}
@@ -20,11 +22,6 @@ _APART = np.diag([-6.0, 0.0, 6.0])  # added to a matrix of small elements: its e
 
 def _h(xp: Any, x: Array) -> Array:
     return xp.conj(xp.swapaxes(x, -1, -2))
-
-
-def _hermitian(xp: Any, x: Array) -> Array:
-    x = wide(x)
-    return x + _h(xp, x)
 
 
 def _sizes(xp: Any, vectors: Array, values: Array) -> list[Array]:
@@ -43,36 +40,29 @@ for _case, _arg in {
     add(
         "linalg.eigh",
         _case,
-        lambda xp, x: _sizes(xp, *xp.linalg.eigh(_hermitian(xp, x))[::-1]),
+        lambda xp, x: _sizes(xp, *xp.linalg.eigh(wide(x))[::-1]),
         _arg,
         **_COMPLEX,
         third=_case == "a matrix",
     )
-    add("linalg.eigvalsh", _case, lambda xp, x: xp.linalg.eigvalsh(_hermitian(xp, x)), _arg, **_COMPLEX)
+    add("linalg.eigvalsh", _case, lambda xp, x: xp.linalg.eigvalsh(wide(x)), _arg, **_COMPLEX)
 
 
 def _exp_of_hermitian(xp: Any, x: Array) -> Array:
-    w, v = xp.linalg.eigh(_hermitian(xp, x) / 2, UPLO="U")
+    w, v = xp.linalg.eigh(wide(x), UPLO="U")
     return (v * xp.exp(w)[..., None, :]) @ _h(xp, v)
 
 
 add("linalg.eigh", "a function of a matrix", _exp_of_hermitian, _STACK, **_COMPLEX)
-add("linalg.eigh", "the vectors with their sign", lambda xp, x: xp.linalg.eigh(_hermitian(xp, x)).eigenvectors, _M)
-add("linalg.eigh", "vectors only", lambda xp, x: xp.abs(xp.linalg.eigh(_hermitian(xp, x))[1]), _M, **_COMPLEX)
-for _uplo in ("L", "u"):  # of a matrix that is not Hermitian: a convention, not what differences would give
-    add("linalg.eigh", f"UPLO={_uplo}", lambda xp, x, k=_uplo: tuple(xp.linalg.eigh(wide(x), k)), _M, smooth=False)
-    add(
-        "linalg.eigvalsh",
-        f"UPLO={_uplo}",
-        lambda xp, x, k=_uplo: xp.linalg.eigvalsh(wide(x), UPLO=k),
-        _STACK,
-        **_COMPLEX,
-        smooth=False,
-    )
+add("linalg.eigh", "the vectors with their sign", lambda xp, x: xp.linalg.eigh(wide(x)).eigenvectors, _M)
+add("linalg.eigh", "vectors only", lambda xp, x: xp.abs(xp.linalg.eigh(wide(x))[1]), _M, **_COMPLEX)
+for _uplo in ("L", "u"):
+    add("linalg.eigh", f"UPLO={_uplo}", lambda xp, x, k=_uplo: tuple(xp.linalg.eigh(wide(x), k)), _M)
+    add("linalg.eigvalsh", f"UPLO={_uplo}", lambda xp, x, k=_uplo: xp.linalg.eigvalsh(wide(x), k), _STACK, **_COMPLEX)
 add(
     "linalg.eigvalsh",
     "of equal eigenvalues",
-    lambda xp, x, e: xp.linalg.eigvalsh(_hermitian(xp, x * e)),
+    lambda xp, x, e: xp.linalg.eigvalsh(wide(x * e)),
     Arg(()),
     given(np.eye(3, dtype=int)),
     **_COMPLEX,
@@ -156,7 +146,7 @@ def _polar(xp: Any, x: Array) -> Array:
 
 
 def _of_hermitian(xp: Any, x: Array) -> list[Array]:
-    u, s, vh = xp.linalg.svd(_hermitian(xp, x), hermitian=True)
+    u, s, vh = xp.linalg.svd(wide(x), hermitian=True)
     return [xp.abs(u), s, (u * s[..., None, :]) @ vh]
 
 
@@ -168,7 +158,7 @@ add("linalg.svd", "hermitian=True", _of_hermitian, _STACK, **_COMPLEX)
 add(
     "linalg.svd",
     "hermitian=True, compute_uv=False",
-    lambda xp, x: xp.linalg.svd(_hermitian(xp, x), compute_uv=False, hermitian=True),
+    lambda xp, x: xp.linalg.svd(wide(x), compute_uv=False, hermitian=True),
     _M,
     **_COMPLEX,
 )
@@ -222,6 +212,37 @@ add(
     reference=lambda x, e: np.linalg.inv(wide(np.triu(x + e))),
     dispatches=False,
 )
+
+
+def _whole(x: Array, lower: bool) -> Array:
+    """Return a stack of Hermitian matrices, element by element, from one triangle."""
+    made = np.empty_like(x)
+    for i, j in np.ndindex(x.shape[-2:]):
+        one = x[..., i, j] if (i > j) == lower else x[..., j, i].conj()
+        made[..., i, j] = one if i != j else x[..., i, i].real
+    return made
+
+
+def _collected(g: Array, lower: bool) -> Array:
+    """Return in one triangle what both hold."""
+    made = np.zeros_like(g)
+    for i, j in np.ndindex(g.shape[-2:]):
+        if i == j or (i > j) == lower:
+            made[..., i, j] = g[..., i, j] + g[..., j, i].conj() if i != j else g[..., i, i].real
+    return made
+
+
+for _lower in (True, False):
+    for _name, _op, _of in (("from", from_triangle, _whole), ("to", to_triangle, _collected)):
+        add(
+            f"engine.{_name}_triangle",
+            "lower" if _lower else "upper",
+            lambda xp, x, f=_op, k=_lower: f(x, k),
+            _STACK,
+            **_COMPLEX,
+            reference=lambda x, f=_of, k=_lower: f(x, k),
+            dispatches=False,
+        )
 for _case, _equal in {"nothing is 0": _NOWHERE, "0 over 0": _LOWER}.items():
     add(
         "engine.drop_degenerate",

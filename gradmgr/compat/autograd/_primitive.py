@@ -312,7 +312,7 @@ def _is_array(value: Any) -> bool:
 
 def _as_tensor(value: Any) -> Tensor:
     """Return a Tensor of an array, also one inside vmap, or of a number."""
-    return wrap(np.asarray(value) if isinstance(value, _NUMBERS) else value)
+    return wrap(np.asarray(value) if isinstance(value, _NUMBERS) else libraries.as_array(value))
 
 
 def _saved(ctx: Any) -> tuple[_Call, list[Any], Any]:

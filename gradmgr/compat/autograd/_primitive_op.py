@@ -129,6 +129,7 @@ def record(
     Returns:
         The result.
     """
+    libraries.check_plain(made)
     out = made if made.__class__ is np.ndarray else np.asarray(made)
     if state is None or not libraries.is_differentiable(out.dtype):
         return wrap(out)

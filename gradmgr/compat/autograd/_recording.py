@@ -156,7 +156,7 @@ def _broadcast(a: Any, shape: tuple[int, ...], must: str) -> Any:
 
 def _as_cotangent(u: Any, y: Tensor) -> Any:
     if not isinstance(u, Tensor):
-        u = u if libraries.is_array(u) else np.asarray(u)
+        u = libraries.as_array(u)
         if u.shape != y.shape:
             u = _broadcast(u, y.shape, "vjp: the cotangent must have the shape of the value")
     return conjugate(u)

@@ -121,6 +121,7 @@ def _as_array(leaf: Any) -> Any:
     value = raw(leaf)
     if isinstance(value, (float, complex)):
         value = np.asarray(value)
+    libraries.check_plain(value)
     if not libraries.is_array(value) or value.dtype.kind not in "iufcV":
         raise errors.DtypeError(
             f"can't find a vector space for {leaf!r} of type {type(leaf).__name__}; it is for floating and complex "

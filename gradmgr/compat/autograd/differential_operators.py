@@ -67,7 +67,7 @@ def _of_real_scalar(name: str, fun: Function, x: Any) -> tuple[Any, Any]:
 
 def _array(value: Any) -> Any:
     value = raw(value)
-    return value if libraries.is_array(value) else np.asarray(value)
+    return libraries.as_array(value)
 
 
 @unary_to_nary

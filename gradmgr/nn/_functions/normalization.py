@@ -741,6 +741,7 @@ def _check_update(running: list[Any], momentum: Any) -> None:
 def _check_running(stat: Any) -> Any:
     """Return running statistics if they are a tensor or array that can be written to; raise otherwise."""
     if isinstance(stat, Tensor) or libraries.is_array(stat):
+        libraries.check_plain(stat)
         return stat
     raise TypeError(
         f"batch_norm takes running statistics as Tensors, arrays or None; found {type(stat).__name__}, which it could "

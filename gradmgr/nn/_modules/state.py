@@ -83,11 +83,9 @@ def fitting_values(own: Mapping[str, Tensor], state: Mapping[str, Any]) -> tuple
 
 def _array_of(value: Any) -> Any:
     value = raw(value)
-    if libraries.is_array(value) or not (hasattr(value, "__array__") or isinstance(value, (bool, int, float, complex))):
-        if not libraries.is_array(value):
-            raise TypeError(type(value).__name__)
-        return value
-    return np.asarray(value)
+    if not (libraries.is_array(value) or hasattr(value, "__array__") or isinstance(value, (bool, int, float, complex))):
+        raise TypeError(type(value).__name__)
+    return libraries.as_array(value)
 
 
 def _misfit(t: Tensor, value: Any) -> str | None:

@@ -22,6 +22,11 @@ def _square(cov: Any, size: int) -> Any:
     return np.eye(size) * (cov if dims == 0 else gnp.reshape(cov, (1, -1)))
 
 
+def _from_lower(cov: Any) -> Any:
+    """Return the covariance of which SciPy reads the lower triangle."""
+    return gnp.tril(cov) + gnp.tril(cov, -1).T
+
+
 def _logpdf(x: Any, mean: Any = None, cov: Any = 1.0, allow_singular: bool = False) -> Any:
     difference = x if mean is None else x - mean
     if np.ndim(getval(difference)) == 0:
@@ -43,6 +48,7 @@ def _logpdf_of(difference: Any, cov: Any, allow_singular: bool) -> Any:
     if allow_singular:
         squares, log_det, rank = _on_the_support(rows, cov)
     else:
+        cov = _from_lower(cov)
         squares = gnp.sum(rows.T * gnp.linalg.solve(cov, rows.T), axis=0)
         log_det, rank = gnp.linalg.slogdet(cov)[1], rows.shape[-1]
     made = -(squares + log_det + rank * math.log(2 * math.pi)) / 2
@@ -68,7 +74,7 @@ def _pdf(x: Any, mean: Any = None, cov: Any = 1.0, allow_singular: bool = False)
 
 def _entropy(mean: Any = None, cov: Any = 1.0) -> Any:
     size = _size(mean, cov)
-    return (size * math.log(2 * math.pi * math.e) + gnp.linalg.slogdet(_square(cov, size))[1]) / 2
+    return (size * math.log(2 * math.pi * math.e) + gnp.linalg.slogdet(_from_lower(_square(cov, size)))[1]) / 2
 
 
 pdf = plain_or("stats.multivariate_normal", "pdf", _pdf)
