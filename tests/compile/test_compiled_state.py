@@ -898,3 +898,95 @@ def test_what_the_end_of_an_object_changes_is_noticed() -> None:
         for k, x in enumerate(tensors(count=4)):
             same(compiled(x), x * 2)
             assert ended == [k + 1.0]
+
+
+# ---------------------------------------------------------------- what changes again and again
+
+
+class Trainer:
+    """An object of the user's, with a number that each epoch changes."""
+
+    epoch, model = 0.0, nn.Linear(3, 1)
+
+    def __init__(self) -> None:
+        self.lengths = np.arange(2000)
+
+
+NOW = 0.0
+
+
+def changing_again_and_again() -> dict[str, tuple[Callable[[Any], Any], Callable[[int], None], str]]:
+    """Functions, what changes in them what they read, and what a warning says of it."""
+    trainer, outer = Trainer(), 0.0
+
+    def of_outer(x: Any) -> Any:
+        return x * outer
+
+    def set_outer(k: int) -> None:
+        nonlocal outer
+        outer = float(k)
+
+    def set_global(k: int) -> None:
+        global NOW
+        NOW = float(k)
+
+    return {
+        "an attribute": (lambda x: x * trainer.epoch, lambda k: setattr(trainer, "epoch", k * 1.0), "trainer.epoch"),
+        "a variable": (of_outer, set_outer, "outer"),
+        "a global": (lambda x: x * NOW, set_global, "NOW"),
+        "an object": (
+            lambda x: trainer.model(x),
+            lambda k: setattr(trainer, "model", nn.Linear(3, 1, rng=np.random.default_rng(k))),
+            "trainer.model",
+        ),
+        "a number taken out of an array": (
+            lambda x: x * int(trainer.lengths.max()),
+            lambda k: trainer.lengths.fill(k),
+            "the value of an array",
+        ),
+    }
+
+
+@pytest.mark.parametrize("name", changing_again_and_again())
+@pytest.mark.parametrize("calls", [1, 3])
+def test_a_step_goes_on_whatever_a_name_stands_for_and_warns_of_it(name: str, calls: int) -> None:
+    """Calls of each value: with one, all are captured; with three, some are replayed. None moves the weights twice."""
+    function, change, what = changing_again_and_again()[name]
+    found, expected = tensor([1.0, 2.0, 3.0]), tensor([1.0, 2.0, 3.0])
+
+    def step(w: Any) -> Any:
+        gm = GradManager().attach(w)
+        with gm:
+            gm.backward(loss := gnp.sum(function(w) ** 2))
+        w -= 1e-6 * w.grad
+        w.grad = None
+        return loss
+
+    compiled = compile(step)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for k in range(30):
+            change(k)
+            for _ in range(calls):
+                same(compiled(found), step(expected))
+                same(found, expected)
+    warned = [str(each.message) for each in caught if each.category is errors.CompileWarning]
+    assert warned
+    assert len(warned) == len(set(warned)) <= 2
+    line = f"{Path(__file__).name}:{function.__code__.co_firstlineno + (function.__name__ == 'of_outer')}"
+    assert all(what in text and line in text for text in warned), warned
+    assert "no further variants" in compiled.explain()
+
+
+def test_a_name_that_changes_after_many_replays_is_captured_again() -> None:
+    trainer = Trainer()
+    compiled = compile(step := lambda x: x * trainer.epoch)
+    x = tensor(wave(3))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", errors.CompileWarning)
+        for k in range(25):
+            trainer.epoch = k * 1.0
+            for _ in range(110):
+                found = compiled(x)
+            same(found, step(x))
+    assert "no further variants" not in compiled.explain()
