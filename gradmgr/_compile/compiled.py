@@ -16,10 +16,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, overload
 
 from gradmgr import errors
-from gradmgr._arrays.atomic import is_treatment_usual
+from gradmgr._arrays.atomic import float_errors_raise
 from gradmgr._arrays.captured import capturing
 from gradmgr._arrays.captured_calls import GuardError
-from gradmgr._arrays.libraries import float_errors_raise
 from gradmgr._compile.captured_call import CapturedCall
 from gradmgr._compile.program import LateGuardError, Program, UnchangedError
 from gradmgr._compile.signature import Signature, described, difference_of_keys, test_of
@@ -134,7 +133,7 @@ class Compiled:
     def __call__(self, *args: Any, **keywords: Any) -> Any:
         if current() is not None or capturing() is not None or observers():
             return self.function(*args, **keywords)
-        if not is_treatment_usual() and float_errors_raise():
+        if float_errors_raise():
             return self.function(*args, **keywords)
         last = self._last
         leaves: Sequence[Any] = args
