@@ -44,9 +44,11 @@ def call_quietly(function: Callable[..., Result], *args: Any) -> Result:
     return _quiet.copy().run(function, *args)
 
 
-def is_treatment_usual() -> bool:
-    """Tell quickly whether floating-point errors are treated as at the start of a program, or are ignored."""
-    return error_treatment.get() in (_usual, errors_ignored)
+def float_errors_raise() -> bool:
+    """Tell whether a floating-point error may leave NumPy by an exception or the user's own function."""
+    if error_treatment.get() in (_usual, errors_ignored):
+        return False
+    return not {"ignore", "warn"}.issuperset(np.geterr().values())
 
 
 def run_quietly(calls: Iterable[Call]) -> None:

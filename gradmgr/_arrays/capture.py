@@ -21,6 +21,7 @@ import numpy as np
 
 from gradmgr._arrays import gpu
 from gradmgr._arrays.arguments import leaves_in, map_leaves
+from gradmgr._arrays.atomic import float_errors_raise
 from gradmgr._arrays.captured import CapturedArray, GeneratorStandIn, as_given, real_generator
 from gradmgr._arrays.captured_calls import (
     PLAIN,
@@ -326,6 +327,11 @@ class Capture:
 
     def _add(self, call: Call) -> None:
         self.calls.append(call)
+        if not self.obstacles and float_errors_raise():
+            self.add_obstacle(
+                "floating-point errors raise in it, as its numpy.errstate or seterr says, and a replay raises none; set "
+                "that around the call, which then runs as written,"
+            )
         if self.named and call.given and self.named.issuperset(call.given):
             self.named.update(call.made)
 

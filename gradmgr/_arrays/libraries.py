@@ -22,6 +22,7 @@ from gradmgr._arrays import (
     batching_rules_of_series,  # noqa: F401  # it enters rules, too
 )
 from gradmgr._arrays.arguments import leaves_in
+from gradmgr._arrays.atomic import float_errors_raise as float_errors_raise
 from gradmgr._arrays.batched import Batched, batched_to_hold, innermost
 from gradmgr._arrays.batched import common_value as common_to_examples
 from gradmgr._arrays.batched_indexing import getitem_of
@@ -514,11 +515,6 @@ def make_array(data: Any, dtype: Any = None, device: str | None = None, *, copy:
     if copy is False:
         raise ValueError(f"asarray with copy=False cannot move from {device_of(array)} to {device}")
     return to_device(array, device)
-
-
-def float_errors_raise() -> bool:
-    """Tell whether a floating-point error may leave NumPy by an exception or the user's own function."""
-    return not {"ignore", "warn"}.issuperset(np.geterr().values())
 
 
 def may_hold(mask: Array) -> bool:

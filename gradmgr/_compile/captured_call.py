@@ -23,6 +23,7 @@ from gradmgr._compile.tensor_capture import TensorCapture
 from gradmgr._engine.cleanup import complete, without_collections
 from gradmgr._engine.containers import leaves_of, rebuilt
 from gradmgr._engine.context import current
+from gradmgr._engine.history.modes import is_grad_enabled, is_inference_mode_enabled
 from gradmgr._engine.tensor import Tensor
 from gradmgr._replay.capture_difference import difference, is_branch
 
@@ -99,7 +100,7 @@ class CapturedCall:
             elif (stand_in := captured_object(leaves[k])) is not None:
                 leaves[k] = stand_in
         args, keywords = signature.filled(leaves)
-        state = current()
+        state, lasting = current(), _lasting_settings()
         pairs = zip(signature.leaves, leaves, strict=True)
         asked = self.environment.identities()
         arrays = [(a, made) for a, made in pairs if isinstance(made, CapturedArray)]
@@ -118,6 +119,10 @@ class CapturedCall:
             self.capture.obstacles.append("the function changes a list or a dict that it is given; return what is new")
         if current() is not state:
             self.capture.obstacles.append("a recording that begins in it goes on after it; end it in the function")
+        if _lasting_settings() != lasting:
+            self.capture.obstacles.append(
+                "it changes what numpy.seterr or set_grad_enabled sets, for what comes after it, too; do that outside"
+            )
         self.result = without_stand_ins(tree)  # what the caller gets whatever happens to the capture
         self._do_unless_passing_error(self._finish, tree)
 
@@ -232,6 +237,11 @@ class CapturedCall:
         """
         same = {k: t for k, t in self.tensors.items() if t() is not None and t() is other.tensors[k]()}
         return self.named | self.known | same
+
+
+def _lasting_settings() -> Any:
+    """Return what a function may set for what comes after it: how floating-point errors are treated, and modes."""
+    return np.geterr(), is_grad_enabled(), is_inference_mode_enabled()
 
 
 def _are_alike(one: list[Any], other: list[Any]) -> bool:

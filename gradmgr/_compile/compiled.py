@@ -16,10 +16,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, overload
 
 from gradmgr import errors
-from gradmgr._arrays.atomic import is_treatment_usual
+from gradmgr._arrays.atomic import float_errors_raise
 from gradmgr._arrays.captured import capturing
 from gradmgr._arrays.captured_calls import GuardError
-from gradmgr._arrays.libraries import float_errors_raise
 from gradmgr._compile.captured_call import CapturedCall
 from gradmgr._compile.program import LateGuardError, Program, UnchangedError
 from gradmgr._compile.signature import Signature, described, difference_of_keys, test_of
@@ -33,6 +32,9 @@ from gradmgr._replay.replay import Options, may_fuse, require_machine
 
 # How many variants are kept, and how many may have been dropped before the function runs as if it were not compiled.
 _MOST = 8
+# Replays that pay for capturing a variant: those that make room after so many do not count as dropped.
+_PAYING = 100
+_REMEDY = "pass a number as an argument that is a Tensor, and compile a function for each object"
 
 # Flags of the code of generators, coroutines and asynchronous generators.
 _SUSPENDS = 0x20 | 0x80 | 0x200
@@ -74,6 +76,12 @@ class _Variants:
         self.may_change = self.may_decide = True
         self.returns = False
 
+    def changed(self) -> str | None:
+        """Return which name stands for something else than in the call captured or replayed last; None if none does."""
+        latest = [max(self.programs, key=lambda each: each.used)] if self.programs else []
+        found = [each.environment.changed_at() for each in (*self.waiting[-1:], *latest)]
+        return next(filter(None, found), None)
+
 
 def _fits_any(variants: _Variants, leaves: Sequence[Any]) -> bool:
     """Tell whether a program fits arguments, and what the function reads, as that is now."""
@@ -97,7 +105,9 @@ class Compiled:
     def _clear(self) -> None:
         self._variants: dict[Any, _Variants] = {}
         self._last: _Variants | None = None  # those of the last call
-        self._dropped = 0  # programs that gave way to others
+        self._dropped = 0  # variants that gave way to others
+        self._dropped_at = 0  # what the clock said when one did so last
+        self._has_named = False  # whether a warning has named what changes in each call
         self._is_first = True  # whether no call was compared with another yet
         self._clock = itertools.count()
         self._refused: str | None = None  # why no further calls are captured
@@ -123,7 +133,7 @@ class Compiled:
     def __call__(self, *args: Any, **keywords: Any) -> Any:
         if current() is not None or capturing() is not None or observers():
             return self.function(*args, **keywords)
-        if not is_treatment_usual() and float_errors_raise():
+        if float_errors_raise():
             return self.function(*args, **keywords)
         last = self._last
         leaves: Sequence[Any] = args
@@ -139,13 +149,14 @@ class Compiled:
             self._last, variants, leaves = found, found, signature.leaves
         if variants.refused is not None:
             return self.function(*args, **keywords)
+        decided: str | None = None
         for program in variants.programs:
             if program.misfit(leaves) is not None:
                 continue
             try:
                 result = program.run(leaves)
-            except GuardError:
-                variants.may_decide = False
+            except GuardError as error:
+                variants.may_decide, decided = False, str(error)
                 continue
             except UnchangedError:
                 break
@@ -155,27 +166,34 @@ class Compiled:
             program.used = next(self._clock)
             return result
         else:
-            return self._run_unfit(variants, Signature(args, keywords))
+            return self._run_unfit(variants, Signature(args, keywords), decided)
         return self.function(*args, **keywords)  # raises what it would raise if it were not compiled
 
     # ------------------------------------------------------------ capturing
 
-    def _run_unfit(self, variants: _Variants, signature: Signature) -> Any:
-        """Make a call that no program has made; it is captured, unless it is known to lead back to a program."""
-        if not variants.returns or _fits_any(variants, signature.leaves):  # and a guard has found another value
-            return self._capture(variants, signature)
+    def _run_unfit(self, variants: _Variants, signature: Signature, decided: str | None) -> Any:
+        """Make a call that no program has made; it is captured, unless it is known to lead back to a program.
+
+        Args:
+            variants: for calls of its signature.
+            signature: of its arguments.
+            decided: what a guard has found that was another value in the captures; None if none did.
+        """
+        if self._refused is None and (not variants.returns or _fits_any(variants, signature.leaves)):
+            return self._capture(variants, signature, decided)  # also where a guard has found another value
         args, keywords = signature.filled(signature.leaves)
         result = self.function(*args, **keywords)
         variants.returns = _fits_any(variants, signature.leaves)  # if not, the next such call is captured
         return result
 
-    def _capture(self, variants: _Variants, signature: Signature) -> Any:
+    def _capture(self, variants: _Variants, signature: Signature, decided: str | None) -> Any:
         fuses = may_fuse(self._options)
+        changed = variants.changed()
         made = CapturedCall(self.function, signature, may_decide=variants.may_decide, fuses=fuses)
         with self._lock:
             if made.is_captured:
                 try:
-                    without_collections(self._compare, variants, made, signature.leaves)
+                    without_collections(self._compare, variants, made, signature.leaves, changed, decided)
                 except PASSING_ERRORS as error:  # the function itself has run, and is not to be called again
                     made.failure = type(error).__name__
             if made.failure is not None:
@@ -188,8 +206,23 @@ class Compiled:
         if variants.failures > _MOST:
             self._refuse(variants, f"each attempt to capture it ends in a {failure}")
 
-    def _compare(self, variants: _Variants, made: CapturedCall, leaves: Sequence[Any]) -> None:
-        """Make a program of a call that was captured if another one was the same; else keep it until one is."""
+    def _compare(
+        self,
+        variants: _Variants,
+        made: CapturedCall,
+        leaves: Sequence[Any],
+        changed: str | None,
+        decided: str | None,
+    ) -> None:
+        """Make a program of a call that was captured if another one was the same; else keep it until one is.
+
+        Args:
+            variants: for calls of its signature.
+            made: the call.
+            leaves: of its arguments.
+            changed: the name that stands for something else, and where it is read; None if none does.
+            decided: as for `_run_unfit`.
+        """
         obstacle = made.obstacle()
         if obstacle is not None:
             variants.returns = made.changes_state() and _fits_any(variants, leaves)  # as by train() after an eval()
@@ -206,19 +239,20 @@ class Compiled:
                 variants.waiting.remove(before)
                 self._add(variants, made, before)
                 return
+            decided = f"from one call to the next changes {difference}"
             if made.may_decide != before.may_decide:
                 variants.waiting.remove(before)
                 continue
             if not made.is_explained(before):
                 variants.waiting.remove(before)
                 if not self._is_first:
-                    self._refuse(variants, f"from one call to the next changes {difference}")
+                    self._refuse(variants, decided)
                     return
                 self._is_first = False  # the first call may make what later ones find
                 break
         made.capture.forget_values()  # the second capture has them, too
         variants.waiting.append(made)
-        self._make_room()
+        self._make_room(changed, decided)
 
     def _add(self, variants: _Variants, made: CapturedCall, before: CapturedCall) -> None:
         self._is_first = False
@@ -230,8 +264,13 @@ class Compiled:
         variants.programs.insert(0, program)
         variants.fits = test_of(variants.key)
 
-    def _make_room(self) -> None:
-        """Drop the variant that was used least lately where there are too many; often, refuse more."""
+    def _make_room(self, changed: str | None, decided: str | None) -> None:
+        """Drop the variant that was used least lately where there are too many; often, capture no more.
+
+        Args:
+            changed: the name for which the last variant was captured; None if it was for something else.
+            decided: the value that it was captured for, in words; None if that is an argument.
+        """
         everything = [(each.used, variants, each) for variants in self._variants.values() for each in variants.programs]
         waiting = [(variants, each) for variants in self._variants.values() for each in variants.waiting]
         if len(everything) + len(waiting) <= _MOST:
@@ -242,18 +281,38 @@ class Compiled:
         else:
             variants, first = waiting[0]
             variants.waiting.remove(first)
-        self._dropped += 1
+        now = next(self._clock)
+        self._dropped = 1 if now - self._dropped_at > _PAYING else self._dropped + 1
+        self._dropped_at = now
+        if changed is not None:
+            self._warn_of_name(changed)
         if self._dropped > _MOST:
-            *_, before, last = self._variants
-            self._refused = f"each call needs another variant, as what changes is {self._named(before, last)}"
-            self._warn(self._refused)
-            for each in self._variants.values():
-                each.waiting.clear()
-                if not each.programs:
-                    each.refused = self._refused
+            self._capture_no_more(changed, decided)
 
-    def _named(self, before: Any, last: Any) -> str:
-        return difference_of_keys(before, last, self.function)
+    def _warn_of_name(self, changed: str) -> None:
+        if not self._has_named:
+            self._has_named = True
+            errors.warn(
+                f"{self._name()} is captured anew, which takes longer than a call, each time that {changed}, stands "
+                f"for something else, and more than {_MOST} times it did; {_REMEDY}",
+                errors.CompileWarning,
+            )
+
+    def _capture_no_more(self, changed: str | None, decided: str | None) -> None:
+        """Run the calls that no variant fits as if the function were not compiled."""
+        if changed is not None:
+            why = f"what changes is {changed}; {_REMEDY}"
+        elif decided is not None or len(self._variants) == 1:
+            why = decided or "what it finds in objects changes"
+        else:
+            *_, before, last = self._variants
+            why = f"what changes is {difference_of_keys(before, last, self.function)}"
+        self._refused = f"each call needs another variant, as {why}"
+        self._warn(self._refused)
+        for each in self._variants.values():
+            each.waiting.clear()
+            if not each.programs:
+                each.refused = self._refused
 
     def _refuse(self, variants: _Variants, why: str) -> None:
         variants.refused = why
@@ -274,16 +333,19 @@ class Compiled:
     def _warn(self, why: str) -> None:
         if not self._has_warned:
             self._has_warned = True
-            name = getattr(self.function, "__qualname__", None) or repr(self.function)
-            errors.warn(f"{name} is not replayed, and runs as if it were not compiled: {why}", errors.CompileWarning)
+            errors.warn(
+                f"{self._name()} is not replayed, and runs as if it were not compiled: {why}", errors.CompileWarning
+            )
+
+    def _name(self) -> str:
+        return getattr(self.function, "__qualname__", None) or repr(self.function)
 
     # ------------------------------------------------------------ for the user
 
     def explain(self) -> str:
         """Return, as text, which variants there are, what they compute, and what is not replayed and why."""
         count = self._count()
-        name = getattr(self.function, "__qualname__", self.function)
-        lines = [f"{name}: {count} variant{'' if count == 1 else 's'}"]
+        lines = [f"{self._name()}: {count} variant{'' if count == 1 else 's'}"]
         for variants in list(self._variants.values()):
             given = described(variants.key, self.function)
             for program in variants.programs:
@@ -313,10 +375,9 @@ class Compiled:
                     return Text("\n".join(program.measured(signature.leaves)))
                 except (GuardError, UnchangedError):
                     continue
-        name = getattr(self.function, "__qualname__", self.function)
         raise RuntimeError(
-            f"times() measures a replay, and {name} has none for these arguments; call it with them until explain() "
-            "lists a variant for them, or tells why there is none"
+            f"times() measures a replay, and {self._name()} has none for these arguments; call it with them until "
+            "explain() lists a variant for them, or tells why there is none"
         )
 
     def _count(self) -> int:

@@ -93,6 +93,13 @@ class Environment:
         """Return the first name that refers to something else now; None if all are the same."""
         return self._changed(self._names)
 
+    def changed_at(self) -> str | None:
+        """Return the same, with the line that reads it where that is known."""
+        found = next((name for name in self._names if not name.is_same()), None)
+        if found is None or found.code is None:
+            return None if found is None else found.name
+        return f"{found.name}, read at {line_of(found.code, found.name.rpartition('.')[2])}"
+
     @staticmethod
     def _changed(names: Iterable[ComparedName | Setting | Accumulation]) -> str | None:
         return next((name.name for name in names if not name.is_same()), None)

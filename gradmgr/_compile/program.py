@@ -43,6 +43,7 @@ class Program:
     """What replays a captured function.
 
     Attributes:
+        environment: what the function read besides its arguments.
         used: when it was used last, as a number that grows.
     """
 
@@ -54,7 +55,7 @@ class Program:
     ) -> None:
         capture = made.capture
         self.used = 0
-        self._environment = made.environment
+        self.environment = made.environment
         self._are_names_same = made.environment.test()
         # Inputs that are written may overlap others, which the machine does not expect.
         self._writes_over_inputs = capture.writes_over_inputs()
@@ -99,7 +100,7 @@ class Program:
         for condition in self._conditions:
             if not condition.holds():
                 return condition.what
-        return None if self._are_names_same() else self._environment.changed()
+        return None if self._are_names_same() else self.environment.changed()
 
     # ------------------------------------------------------------ a replay
 

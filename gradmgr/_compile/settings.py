@@ -15,6 +15,7 @@ import numpy as np
 from gradmgr._arrays.blocks import get_num_threads
 from gradmgr._compile.code_facts import TEXT
 from gradmgr._compile.name_tests import AbsentGlobals, OfClass, Result
+from gradmgr._engine.history.modes import is_grad_enabled, is_inference_mode_enabled
 
 # Names by which code makes texts of arrays and objects.
 TEXTS = frozenset((TEXT, "array2string", "array_repr", "array_str", "format", "repr", "str"))
@@ -68,6 +69,9 @@ def settings_read(words: set[str], *, asks_classes: bool) -> Iterator[Setting]:
         yield _of_result("the virtual subclasses of abstract classes", abc.get_cache_token)
     if not words.isdisjoint(_WARNING):  # one that raises an error
         yield _of_result("the filters of warnings", lambda: list(warnings.filters))
+    for mode in (is_grad_enabled, is_inference_mode_enabled):
+        if mode.__name__ in words:
+            yield _of_result(f"what {mode.__name__}() gives", mode)
     if "get_num_threads" in words:
         yield _of_result("the number of threads", get_num_threads)
 

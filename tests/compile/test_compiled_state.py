@@ -24,6 +24,7 @@ import numpy as np
 import pytest
 from compiled_programs import facts, first_difference, wave
 
+import gradmgr
 import gradmgr.numpy as gnp
 from gradmgr import Function, GradManager, Tensor, compile, errors, nn, tensor
 
@@ -898,3 +899,193 @@ def test_what_the_end_of_an_object_changes_is_noticed() -> None:
         for k, x in enumerate(tensors(count=4)):
             same(compiled(x), x * 2)
             assert ended == [k + 1.0]
+
+
+# ---------------------------------------------------------------- what changes again and again
+
+
+class Trainer:
+    """An object of the user's, with a number that each epoch changes."""
+
+    epoch, model = 0.0, nn.Linear(3, 1)
+
+    def __init__(self) -> None:
+        self.lengths = np.arange(2000)
+
+
+NOW = 0.0
+
+
+def changing_again_and_again() -> dict[str, tuple[Callable[[Any], Any], Callable[[int], None], str]]:
+    """Functions, what changes in them what they read, and what a warning says of it."""
+    trainer, outer = Trainer(), 0.0
+
+    def of_outer(x: Any) -> Any:
+        return x * outer
+
+    def set_outer(k: int) -> None:
+        nonlocal outer
+        outer = float(k)
+
+    def set_global(k: int) -> None:
+        global NOW
+        NOW = float(k)
+
+    return {
+        "an attribute": (lambda x: x * trainer.epoch, lambda k: setattr(trainer, "epoch", k * 1.0), "trainer.epoch"),
+        "a variable": (of_outer, set_outer, "outer"),
+        "a global": (lambda x: x * NOW, set_global, "NOW"),
+        "an object": (
+            lambda x: trainer.model(x),
+            lambda k: setattr(trainer, "model", nn.Linear(3, 1, rng=np.random.default_rng(k))),
+            "trainer.model",
+        ),
+        "a number taken out of an array": (
+            lambda x: x * int(trainer.lengths.max()),
+            lambda k: trainer.lengths.fill(k),
+            "the value of an array",
+        ),
+    }
+
+
+@pytest.mark.parametrize("name", changing_again_and_again())
+@pytest.mark.parametrize("calls", [1, 3])
+def test_a_step_goes_on_whatever_a_name_stands_for_and_warns_of_it(name: str, calls: int) -> None:
+    """Calls of each value: with one, all are captured; with three, some are replayed. None moves the weights twice."""
+    function, change, what = changing_again_and_again()[name]
+    found, expected = tensor([1.0, 2.0, 3.0]), tensor([1.0, 2.0, 3.0])
+
+    def step(w: Any) -> Any:
+        gm = GradManager().attach(w)
+        with gm:
+            gm.backward(loss := gnp.sum(function(w) ** 2))
+        w -= 1e-6 * w.grad
+        w.grad = None
+        return loss
+
+    compiled = compile(step)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for k in range(30):
+            change(k)
+            for _ in range(calls):
+                same(compiled(found), step(expected))
+                same(found, expected)
+    warned = [str(each.message) for each in caught if each.category is errors.CompileWarning]
+    assert warned
+    assert len(warned) == len(set(warned)) <= 2
+    line = f"{Path(__file__).name}:{function.__code__.co_firstlineno + (function.__name__ == 'of_outer')}"
+    assert all(what in text and line in text for text in warned), warned
+    assert "no further variants" in compiled.explain()
+
+
+def test_a_name_that_changes_after_many_replays_is_captured_again() -> None:
+    trainer = Trainer()
+    compiled = compile(step := lambda x: x * trainer.epoch)
+    x = tensor(wave(3))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", errors.CompileWarning)
+        for k in range(25):
+            trainer.epoch = k * 1.0
+            for _ in range(110):
+                found = compiled(x)
+            same(found, step(x))
+    assert "no further variants" not in compiled.explain()
+
+
+# ---------------------------------------------------------------- settings of what runs at the moment
+
+
+@pytest.mark.parametrize("asked", [gradmgr.is_grad_enabled, gradmgr.is_inference_mode_enabled])
+def test_modes_that_a_function_asks_for_are_compared(asked: Callable[[], bool]) -> None:
+    modes = (contextlib.nullcontext, gradmgr.no_grad, gradmgr.inference_mode, gradmgr.enable_grad)
+    compiled = compile(step := lambda x: x * 2 if asked() else x * 3)
+    for k, x in enumerate(tensors(count=16)):
+        with modes[(k // 3 + k) % 4]():
+            same(compiled(x), step(x))
+    assert "not replayed" not in compiled.explain()
+
+
+def _dividing_as(way: str, setting: str, value: Any) -> Callable[[Any], Any]:
+    def with_block(x: Any) -> Any:
+        with np.errstate(**{setting: value}):
+            return 1.0 / x
+
+    def with_seterr(x: Any) -> Any:
+        before = np.seterr(**{setting: value})
+        try:
+            return 1.0 / x
+        finally:
+            np.seterr(**before)
+
+    @np.errstate(**{setting: value})
+    def decorated(x: Any) -> Any:
+        return 1.0 / x
+
+    def in_backward(x: Any) -> Any:
+        with GradManager().attach(x) as gm:
+            y = gnp.sum(gnp.sqrt(x))  # whose derivative divides by zero
+            with np.errstate(**{setting: value}):
+                gm.backward(y)
+        found, x.grad = x.grad, None
+        return found
+
+    return {"with": with_block, "seterr": with_seterr, "decorator": decorated, "backward": in_backward}[way]
+
+
+@pytest.mark.parametrize("way", ["with", "seterr", "decorator", "backward"])
+@pytest.mark.parametrize(("setting", "value"), [("all", "raise"), ("divide", "raise"), ("divide", "call")])
+def test_a_function_that_lets_floating_point_errors_raise_raises_in_each_call(
+    way: str, setting: str, value: str
+) -> None:
+    compiled = compile(_dividing_as(way, setting, value))
+
+    def refuse(*args: Any) -> None:
+        raise FloatingPointError(args)
+
+    before = np.geterrcall()
+    np.seterrcall(refuse)
+    try:
+        with refusal(f"floating-point errors raise in it.*set that around the call.* at .*{Path(__file__).name}:"):
+            for x in tensors():
+                compiled(x + 9)
+        for x in tensors():
+            with pytest.raises(FloatingPointError):
+                compiled(x * 0)
+    finally:
+        np.seterrcall(before)
+
+
+@pytest.mark.parametrize("value", ["ignore", "warn"])
+def test_a_function_that_lets_no_floating_point_error_raise_is_replayed(value: str) -> None:
+    compiled = compile(_dividing_as("with", "divide", value))
+    for k, x in enumerate(tensors()):
+        given = x * 0 if k > 3 else x
+        with np.errstate(divide="ignore"):
+            expected = 1.0 / given
+        same(compiled(given), expected)
+    assert "variant for x" in compiled.explain()
+
+
+@pytest.mark.parametrize(
+    ("change", "read", "undo"),
+    [
+        (lambda: gradmgr.set_grad_enabled(False), gradmgr.is_grad_enabled, lambda: gradmgr.set_grad_enabled(True)),
+        (lambda: np.seterr(all="ignore"), lambda: np.geterr()["over"], lambda: np.seterr(all="warn")),
+    ],
+)
+def test_a_setting_that_a_function_leaves_behind_is_left_behind_by_each_call(
+    change: Callable[[], Any], read: Callable[[], Any], undo: Callable[[], Any]
+) -> None:
+    def step(x: Any) -> Any:
+        change()
+        return x * 2
+
+    compiled = compile(step)
+    with refusal("changes what .* sets, for what comes after it, too; do that outside"):
+        for x in tensors():
+            undo()
+            before = read()
+            compiled(x)
+            assert read() != before
+            undo()
