@@ -192,21 +192,21 @@ _STRICTER = "gradcheck here is stricter, and checks forward mode and further ord
 _KINETO = "Kineto, which is not here, has what it steers"
 
 # Where ours differ: what they are, and why.
-_AS_GRAD = "without inputs it gives a function of them, as functional.grad does"
+_AS_GRAD = "without inputs it gives a function of them, as functional.grad does; transforms compose by themselves"
 
 DIFFERENT = {
     "torch.autograd.functional.jacobian": (
-        "(func, inputs=None, create_graph=False, strict=False, vectorize=False, strategy='reverse-mode')",
+        "(func, inputs=None, create_graph=None, strict=False, vectorize=False, strategy='reverse-mode')",
         _AS_GRAD,
     ),
     "torch.autograd.functional.hessian": (
-        "(func, inputs=None, create_graph=False, strict=False, vectorize=False, "
+        "(func, inputs=None, create_graph=None, strict=False, vectorize=False, "
         "outer_jacobian_strategy='reverse-mode')",
         _AS_GRAD,
     ),
     **{
         f"torch.autograd.functional.{name}": (
-            "(func, inputs=None, v=None, create_graph=False, strict=False)",
+            "(func, inputs=None, v=None, create_graph=None, strict=False)",
             _AS_GRAD,
         )
         for name in ("vjp", "jvp", "vhp", "hvp")
