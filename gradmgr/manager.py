@@ -118,6 +118,9 @@ class GradManager(_Recording):
     Tensor([2., 4.])
     """
 
+    # Whether a transform of `functional` made it, which may itself be differentiated: `grad` then records by itself.
+    _is_of_transform = False
+
     def __getattr__(self, name: str) -> NoReturn:  # called for names that Python did not find
         hint = f"; use {_ALTERNATIVES[name]}" if name in _ALTERNATIVES else ""
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{hint}")

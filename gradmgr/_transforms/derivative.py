@@ -298,6 +298,7 @@ def one_real_output(name: str, outs: Sequence[Tensor], one: bool = True) -> Tens
 class _DerivativeManager(GradManager):
     """The manager of one derivative; a call of `gradmgr.grad` in the function itself does not release it."""
 
+    _is_of_transform = True
     may_release = False
 
     def attach_new(self, leaves: Sequence[Tensor]) -> _DerivativeManager:

@@ -7,7 +7,6 @@ arguments, or the same function; so do any two or three of them.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -142,6 +141,21 @@ def by_batched_grad(f: Scalar) -> Scalar:
     return product
 
 
+def by_reverse_over_grad(f: Scalar) -> Scalar:
+    def slope(y: Any) -> Any:
+        return dot(gradmgr.grad(f(y), y)[0], FIRST)
+
+    return lambda x: dot(functional.vjp(slope, x)[1], SECOND)
+
+
+def by_reverse_over_backward(f: Scalar) -> Scalar:
+    def slope(y: Any) -> Any:
+        f(y).backward()
+        return dot(y.grad, FIRST)
+
+    return lambda x: dot(functional.vjp(slope, x)[1], SECOND)
+
+
 def by_level(f: Scalar) -> Scalar:
     def slope(x: Any) -> Any:
         with forward_ad.dual_level():
@@ -166,16 +180,19 @@ def of_pairs(derivative: Callable[..., Any]) -> Callable[[Scalar], Scalar]:
 
 FIRST_ORDER: dict[str, Callable[[Scalar], Scalar]] = {
     "vjp": lambda f: lambda x: dot(functional.vjp(f, x)[1], FIRST),
-    "vjp of a vector": lambda f: lambda x: dot(
-        functional.vjp(lambda y: gnp.stack([f(y), f(2 * y)]), x, np.array([1.0, 0.0]))[1], FIRST
+    "vjp of a vector": lambda f: (
+        lambda x: dot(functional.vjp(lambda y: gnp.stack([f(y), f(2 * y)]), x, np.array([1.0, 0.0]))[1], FIRST)
     ),
     "vjp of pairs": of_pairs(lambda f, xs: functional.vjp(f, xs)[1]),
     "jvp": lambda f: lambda x: functional.jvp(f, x, FIRST)[1],
     "jacobian": lambda f: lambda x: dot(functional.jacobian(f, x), FIRST),
     "jacobian of pairs": of_pairs(functional.jacobian),
     **{
-        f"jacobian, {strategy}, {vectorize}": lambda f, how=(strategy, vectorize): lambda x: dot(
-            functional.jacobian(lambda y: gnp.stack([f(2 * y), f(y)]), x, strategy=how[0], vectorize=how[1])[1], FIRST
+        f"jacobian, {strategy}, {vectorize}": lambda f, how=(strategy, vectorize): (
+            lambda x: dot(
+                functional.jacobian(lambda y: gnp.stack([f(2 * y), f(y)]), x, strategy=how[0], vectorize=how[1])[1],
+                FIRST,
+            )
         )
         for strategy in ("reverse-mode", "forward-mode")
         for vectorize in (False, True)
@@ -202,8 +219,8 @@ FIRST_ORDER: dict[str, Callable[[Scalar], Scalar]] = {
 SECOND_ORDER: dict[str, Callable[[Scalar], Scalar]] = {
     "hessian": lambda f: lambda x: quadratic(functional.hessian(f, x)),
     **{
-        f"hessian, {strategy}, {vectorize}": lambda f, how=(strategy, vectorize): lambda x: quadratic(
-            functional.hessian(f, x, outer_jacobian_strategy=how[0], vectorize=how[1])
+        f"hessian, {strategy}, {vectorize}": lambda f, how=(strategy, vectorize): (
+            lambda x: quadratic(functional.hessian(f, x, outer_jacobian_strategy=how[0], vectorize=how[1]))
         )
         for strategy in ("reverse-mode", "forward-mode")
         for vectorize in (False, True)
@@ -215,6 +232,8 @@ SECOND_ORDER: dict[str, Callable[[Scalar], Scalar]] = {
     "two managers": by_two_managers,
     "grad on one tape": by_grad_on_one_tape,
     "batched grad": by_batched_grad,
+    "vjp of grad of a tensor": by_reverse_over_grad,
+    "vjp of backward": by_reverse_over_backward,
     "a level over reverse": by_level_over_reverse,
     "compat hessian": lambda f: lambda x: quadratic(ag.hessian(f)(x)),
     "compat make_hvp": lambda f: lambda x: dot(ag.make_hvp(f)(x)[0](FIRST), SECOND),
@@ -272,3 +291,141 @@ def check_composed(names: tuple[str, ...]) -> None:
 def test_each_transform_within_each_and_they_in_a_manager(outer: str) -> None:
     for inner in TRANSFORMS:
         check_composed((outer, inner))
+
+
+def test_three_transforms_within_each_other() -> None:
+    rng = np.random.default_rng(3)
+    names = list(TRANSFORMS)
+    for _ in range(300):
+        check_composed(tuple(rng.choice(names, 3)))
+
+
+# ---------------------------------------------------------------- what is outside
+
+
+def weights_by_manager(value: Callable[[Any], Any], w: Array) -> Any:
+    t = tensor(w)
+    with GradManager().attach(t) as gm:
+        gm.backward(value(t))
+    return t.grad
+
+
+def weights_by_level(value: Callable[[Any], Any], w: Array) -> Any:
+    t, found = tensor(w), []
+    for unit in np.eye(len(w)):
+        with forward_ad.dual_level():
+            found.append(float(forward_ad.unpack_dual(value(forward_ad.make_dual(t, unit))).tangent))
+    return np.array(found)
+
+
+OUTSIDE: dict[str, Callable[[Callable[[Any], Any], Array], Any]] = {
+    "a manager": weights_by_manager,
+    "a level": weights_by_level,
+    "grad": lambda value, w: functional.grad(value)(w),
+    "vjp": lambda value, w: functional.vjp(value, w)[1],
+    "jvp": lambda value, w: np.array([functional.jvp(value, w, unit)[1] for unit in np.eye(len(w))]),
+    "jacobian": lambda value, w: functional.jacobian(value, w, vectorize=True),
+    "forward jacobian": lambda value, w: functional.jacobian(value, w, vectorize=True, strategy="forward-mode"),
+    "grad, mapped": lambda value, w: vmap(functional.grad(value))(np.stack([w, w]))[1],
+    "compat grad": lambda value, w: ag.grad(value)(w),
+    "compat jvp": lambda value, w: np.array([ag.make_jvp(value)(w)(unit)[1] for unit in np.eye(len(w))]),
+}
+
+
+@pytest.mark.parametrize("outside", OUTSIDE)
+def test_what_a_transform_closes_over_is_differentiated(outside: str) -> None:
+    """With w inside, the value is linear in w, so that squares make the derivative depend on w."""
+    for name, (transform, effect) in TRANSFORMS.items():
+        factors = expected_by_weights(effect)
+        found = OUTSIDE[outside](lambda w, t=transform: t(lambda x: sines(x, w * w))(X), W)
+        close(found, 2 * W * factors, name)
+
+
+@pytest.mark.parametrize("name", TRANSFORMS)
+def test_where_nothing_is_tracked_results_are_as_where_nothing_records(name: str) -> None:
+    transform, effect = TRANSFORMS[name]
+    composed = transform(lambda x: sines(x, W))
+    alone = composed(X), composed(tensor(X))
+    unrelated = tensor(1.0)
+    with GradManager().attach(unrelated) as gm:
+        within = [(composed(X), composed(tensor(X)))]
+        assert not gm._tape.entries
+        for mode in (no_grad(), inference_mode()):
+            with mode:
+                within.append((composed(X), composed(tensor(X))))
+    for found in (alone, *within):
+        assert [type(y) for y in found] == [type(y) for y in alone]
+        for y in found:
+            close(y, W @ expected_by_weights(effect))
+
+
+@pytest.mark.parametrize("function", ["vjp", "jvp", "vhp", "hvp", "jacobian", "hessian"])
+def test_create_graph_false_makes_constants_and_true_does_not(function: str) -> None:
+    def value(w: Any, **how: Any) -> Any:
+        more = {"v": FIRST} if function in ("jvp", "vhp", "hvp") else {}
+        found = getattr(functional, function)(lambda x: sines(x, w), X, **more, **how)
+        return gnp.sum(found[1] if isinstance(found, tuple) else found)
+
+    for how in ({}, {"create_graph": None}, {"create_graph": True}):
+        assert np.all(functional.grad(lambda w, how=how: value(w, **how))(W) != 0)
+    assert functional.grad(lambda w: dot(w, w) + value(w, create_graph=False))(W).tolist() == (2 * W).tolist()
+
+
+# ---------------------------------------------------------------- programs
+
+
+def test_third_derivatives_of_a_power() -> None:
+    for second in (functional.hessian, lambda f: functional.grad(functional.grad(f)), ag.hessian):
+        for third in (functional.jacobian, functional.grad, ag.grad, ag.jacobian):
+            close(third(second(lambda x: x**5))(2.0), 240.0)
+    fourth = functional.hessian(lambda x: gnp.trace(functional.hessian(lambda y: gnp.sum(y**4), x)), X)
+    close(fourth, 24 * np.eye(3))
+
+
+Laplacian = Callable[[Scalar], Scalar]
+
+LAPLACIANS: dict[str, Laplacian] = {
+    "trace of hessian": lambda f: lambda x: gnp.trace(functional.hessian(f, x)),
+    "trace of hessian, vectorised": lambda f: lambda x: gnp.trace(functional.hessian(f, x, vectorize=True)),
+    "jacobian of grad": lambda f: lambda x: gnp.trace(functional.jacobian(functional.grad(f), x)),
+    "sum of hvp": lambda f: lambda x: sum(functional.hvp(f, x, e)[1][k] for k, e in enumerate(np.eye(3))),
+    "sum of vhp": lambda f: lambda x: sum(functional.vhp(f, x, e)[1][k] for k, e in enumerate(np.eye(3))),
+    "jvp of jvp": lambda f: (
+        lambda x: sum(functional.jvp(lambda y, e=e: functional.jvp(f, y, e)[1], x, e)[1] for e in np.eye(3))
+    ),
+    "compat hessian": lambda f: lambda x: gnp.trace(ag.hessian(f)(x)),
+}
+
+
+@pytest.mark.parametrize("laplacian", LAPLACIANS)
+def test_the_laplacian_of_a_network_is_differentiated_by_its_weights(laplacian: str) -> None:
+    """A residual of a PINN: u(x) = v . tanh(K x + b), of which the mean of (Laplacian of u)**2 is the loss."""
+    rng = np.random.default_rng(5)
+    points, given = rng.normal(size=(6, 3)), [rng.normal(size=s) for s in ((8, 3), (8,), (8,))]
+    weights = kernel, bias, last = [tensor(a) for a in given]
+
+    def u(x: Any) -> Any:
+        return dot(last, gnp.tanh(kernel @ x + bias))
+
+    found = []
+    for mapped in (False, True):
+        of = LAPLACIANS[laplacian](u)
+        with GradManager().attach(weights) as gm:
+            gm.clear_grad()
+            residuals = vmap(of)(points) if mapped else gnp.stack([of(x) for x in points])
+            gm.backward(gnp.mean(residuals**2))
+        found.append([w.grad for w in weights])
+    k, b, v = given
+    t = np.tanh(points @ k.T + b)
+    second, third = -2 * t * (1 - t * t), -2 * (1 - t * t) * (1 - 3 * t * t)  # of tanh
+    squares = (k * k).sum(1)
+    by_residual = 2 * (second * squares) @ v / len(points)  # of the mean of squares
+    expected = [
+        v[:, None]
+        * (np.einsum("p,pj,pi,j->ji", by_residual, third, points, squares) + 2 * k * (by_residual @ second)[:, None]),
+        v * (by_residual @ third) * squares,
+        (by_residual @ second) * squares,
+    ]
+    for grads in found:
+        for g, e in zip(grads, expected, strict=True):
+            close(g, e)
