@@ -1,7 +1,7 @@
 """Derivatives of functions: torch.autograd.functional's, `grad` and `value_and_grad` as in JAX, `Flattened` for SciPy.
 
-Each is recorded by its own manager, on handles of the inputs: no `.grad`, hook, callback or manager
-of the user's is touched.
+Each is recorded by its own manager, on handles of the inputs: no `.grad`, hook or callback of the user's is touched.
+They nest: what records where one is called, a manager, a level of forward mode or another of them, records its results.
 
 Inputs that are plain arrays and numbers are Tensors for the function, and its outputs and derivatives then come back as
 arrays, 0-d ones as NumPy scalars; where some are Tensors, a derivative is of the kind of its input. What an outer
@@ -66,15 +66,15 @@ def _at_inputs(derivative: Function, func: Function, **options: Any) -> Function
 
 @overload
 def vjp(
-    func: Callable[..., R], inputs: None = None, v: Any = None, create_graph: bool = False, strict: bool = False
+    func: Callable[..., R], inputs: None = None, v: Any = None, create_graph: bool | None = None, strict: bool = False
 ) -> Callable[..., tuple[R, Any]]: ...
 @overload
 def vjp(
-    func: Callable[..., R], inputs: T, v: Any = None, create_graph: bool = False, strict: bool = False
+    func: Callable[..., R], inputs: T, v: Any = None, create_graph: bool | None = None, strict: bool = False
 ) -> tuple[R, T]: ...
 @explained
 def vjp(
-    func: Callable[..., Any], inputs: Any = None, v: Any = None, create_graph: bool = False, strict: bool = False
+    func: Callable[..., Any], inputs: Any = None, v: Any = None, create_graph: bool | None = None, strict: bool = False
 ) -> Any:
     """Return the outputs of a function and the product of a vector with its Jacobian.
 
@@ -82,8 +82,9 @@ def vjp(
         func: takes Tensors, as many as `inputs`, and returns a Tensor or a tuple of them.
         inputs: a Tensor, an array or a number, or a tuple of them; None for a function of them.
         v: Tensors or arrays of the shapes of the outputs; None if there is one output of one real number.
-        create_graph: let outer managers and levels record the results; else they are constants.
-        strict: raise where an output does not depend on an input, instead of giving zeros; with `create_graph`
+        create_graph: whether outer managers, levels and transforms record the results; False makes them constants.
+            None: those that record here do.
+        strict: raise where an output does not depend on an input, instead of giving zeros; with `create_graph=True`
             also where the result does not depend on the inputs.
 
     Returns:
@@ -122,15 +123,15 @@ def vjp(
 
 @overload
 def jvp(
-    func: Callable[..., R], inputs: None = None, v: Any = None, create_graph: bool = False, strict: bool = False
+    func: Callable[..., R], inputs: None = None, v: Any = None, create_graph: bool | None = None, strict: bool = False
 ) -> Callable[..., tuple[R, R]]: ...
 @overload
 def jvp(
-    func: Callable[..., R], inputs: Tensors, v: Any = None, create_graph: bool = False, strict: bool = False
+    func: Callable[..., R], inputs: Tensors, v: Any = None, create_graph: bool | None = None, strict: bool = False
 ) -> tuple[R, R]: ...
 @explained
 def jvp(
-    func: Callable[..., Any], inputs: Any = None, v: Any = None, create_graph: bool = False, strict: bool = False
+    func: Callable[..., Any], inputs: Any = None, v: Any = None, create_graph: bool | None = None, strict: bool = False
 ) -> Any:
     """Return the outputs of a function and the product of its Jacobian with a vector, by forward mode.
 
@@ -138,7 +139,7 @@ def jvp(
         func: takes Tensors, as many as `inputs`, and returns a Tensor or a tuple of them.
         inputs: a Tensor, an array or a number, or a tuple of them; None for a function of them.
         v: Tensors or arrays of the shapes of `inputs`; None if that is one Tensor of one real number.
-        create_graph: let outer managers and levels record the results; else they are constants.
+        create_graph: as in `vjp`.
         strict: as in `vjp`.
 
     Returns:
@@ -169,15 +170,15 @@ def jvp(
 
 @overload
 def vhp(
-    func: Callable[..., R], inputs: None = None, v: Any = None, create_graph: bool = False, strict: bool = False
+    func: Callable[..., R], inputs: None = None, v: Any = None, create_graph: bool | None = None, strict: bool = False
 ) -> Callable[..., tuple[R, Any]]: ...
 @overload
 def vhp(
-    func: Callable[..., R], inputs: T, v: Any = None, create_graph: bool = False, strict: bool = False
+    func: Callable[..., R], inputs: T, v: Any = None, create_graph: bool | None = None, strict: bool = False
 ) -> tuple[R, T]: ...
 @explained
 def vhp(
-    func: Callable[..., Any], inputs: Any = None, v: Any = None, create_graph: bool = False, strict: bool = False
+    func: Callable[..., Any], inputs: Any = None, v: Any = None, create_graph: bool | None = None, strict: bool = False
 ) -> Any:
     """Return the output of a scalar function and the product of a vector with its Hessian, by two reverse modes.
 
@@ -225,15 +226,15 @@ def _hessian_product(call: DerivativeCall, v: Any) -> tuple[Any, Any]:
 
 @overload
 def hvp(
-    func: Callable[..., R], inputs: None = None, v: Any = None, create_graph: bool = False, strict: bool = False
+    func: Callable[..., R], inputs: None = None, v: Any = None, create_graph: bool | None = None, strict: bool = False
 ) -> Callable[..., tuple[R, Any]]: ...
 @overload
 def hvp(
-    func: Callable[..., R], inputs: T, v: Any = None, create_graph: bool = False, strict: bool = False
+    func: Callable[..., R], inputs: T, v: Any = None, create_graph: bool | None = None, strict: bool = False
 ) -> tuple[R, T]: ...
 @explained
 def hvp(
-    func: Callable[..., Any], inputs: Any = None, v: Any = None, create_graph: bool = False, strict: bool = False
+    func: Callable[..., Any], inputs: Any = None, v: Any = None, create_graph: bool | None = None, strict: bool = False
 ) -> Any:
     """Return the output of a scalar function and the product of its Hessian with a vector, by forward over reverse.
 
@@ -279,7 +280,7 @@ def hvp(
 def jacobian(
     func: Function,
     inputs: Tensors = None,
-    create_graph: bool = False,
+    create_graph: bool | None = None,
     strict: bool = False,
     vectorize: bool = False,
     strategy: str = "reverse-mode",
@@ -289,7 +290,7 @@ def jacobian(
     Args:
         func: takes Tensors, as many as `inputs`, and returns a Tensor or a tuple of them.
         inputs: a Tensor, an array or a number, or a tuple of them; None for a function of them.
-        create_graph: let outer managers and levels record the result; else it is a constant.
+        create_graph: as in `vjp`.
         strict: as in `vjp`.
         vectorize: compute all rows, or columns, at once by `vmap`, instead of one at a time.
         strategy: "reverse-mode" takes a row at a time and calls `func` once; "forward-mode" a column at a time,
@@ -314,6 +315,9 @@ def jacobian(
     >>> gradmgr.functional.jacobian(lambda x: x * x.sum(), x)
     Tensor([[4., 1.],
             [2., 5.]])
+    >>> third = gradmgr.functional.jacobian(gradmgr.functional.hessian(lambda x: x**4))
+    >>> third(2.0)
+    np.float64(48.0)
     """
     _check_strategy("jacobian", "strategy", strategy)
     if inputs is None:
@@ -341,7 +345,7 @@ def _check_strategy(name: str, argument: str, strategy: str) -> None:
 def hessian(
     func: Function,
     inputs: Tensors = None,
-    create_graph: bool = False,
+    create_graph: bool | None = None,
     strict: bool = False,
     vectorize: bool = False,
     outer_jacobian_strategy: str = "reverse-mode",
@@ -351,7 +355,7 @@ def hessian(
     Args:
         func: takes Tensors, as many as `inputs`, and returns one Tensor of one real number.
         inputs: a Tensor, an array or a number, or a tuple of them, real; None for a function of them.
-        create_graph: as in `jacobian`.
+        create_graph: as in `vjp`.
         strict: as in `vhp`.
         vectorize: compute all rows, or columns, at once by `vmap`, instead of one at a time.
         outer_jacobian_strategy: how the gradient is differentiated: "reverse-mode" calls `func` once, for
@@ -607,7 +611,8 @@ class Flattened:
         Raises:
             TypeError, ValueError: the output is not one real number.
         """
-        y, g = vjp(self._scalar("value_and_grad", args), self._vector(x, "value_and_grad"))
+        point = self._vector(x, "value_and_grad")
+        y, g = vjp(self._scalar("value_and_grad", args), point, create_graph=False)
         return float(raw(y)[0]), raw(g)
 
     def grad(self, x: Any, *args: Any) -> np.ndarray[Any, Any]:
@@ -624,8 +629,8 @@ class Flattened:
         Raises:
             TypeError, ValueError: the output is not one real number.
         """
-        _, product = vhp(self._scalar("hessp", args), self._vector(x, "hessp"), self._vector(p, "hessp"))
-        made: np.ndarray[Any, Any] = raw(product)
+        scalar, point, along = self._scalar("hessp", args), self._vector(x, "hessp"), self._vector(p, "hessp")
+        made: np.ndarray[Any, Any] = raw(vhp(scalar, point, along, create_graph=False)[1])
         return made
 
     def hess(self, x: Any, *args: Any) -> np.ndarray[Any, Any]:
@@ -634,7 +639,8 @@ class Flattened:
         Raises:
             TypeError, ValueError: the output is not one real number.
         """
-        made: np.ndarray[Any, Any] = raw(hessian(self._scalar("hess", args), self._vector(x, "hess"), vectorize=True))
+        scalar, point = self._scalar("hess", args), self._vector(x, "hess")
+        made: np.ndarray[Any, Any] = raw(hessian(scalar, point, create_graph=False, vectorize=True))
         return made
 
     def jac(self, x: Any, *args: Any) -> np.ndarray[Any, Any]:
@@ -643,7 +649,8 @@ class Flattened:
         Rows are in the order of `value`.
         """
         point = self._vector(x, "jac")
-        made: np.ndarray[Any, Any] = raw(jacobian(lambda t: self._outputs(t, args), point, vectorize=True))
+        blocks = jacobian(lambda t: self._outputs(t, args), point, create_graph=False, vectorize=True)
+        made: np.ndarray[Any, Any] = raw(blocks)
         return made
 
 

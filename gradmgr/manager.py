@@ -118,8 +118,9 @@ class GradManager(_Recording):
     Tensor([2., 4.])
     """
 
-    # Whether conversions that cut a gradient raise, as in a transform; see `_engine.conversion`.
-    refuses_conversions = False
+    # Whether a transform of `functional` made it: what would cut a gradient then raises, see `_engine.conversion`, and
+    # `grad` inside records by itself, as the transform may itself be differentiated.
+    is_of_transform = False
 
     def __getattr__(self, name: str) -> NoReturn:  # called for names that Python did not find
         hint = f"; use {_ALTERNATIVES[name]}" if name in _ALTERNATIVES else ""

@@ -71,7 +71,7 @@ def _leave_as_number(t: Tensor, asked: str, caller: FrameType) -> None:
         f"{asked} of {describe(t)}, which is tracked, makes a number that has no gradient; a function of gradmgr.numpy "
         "(np.sin for math.sin) keeps it, and t.item() says that the cut is meant"
     )
-    if any(rec.refuses_conversions for rec in recorders):
+    if any(rec.is_of_transform for rec in recorders):
         raise errors.TrackedConversionError(text)
     cut(t, asked)
     errors.warn(text, errors.TrackedConversionWarning)
@@ -117,7 +117,7 @@ def _with_history(made: Tensor, t: Tensor, recorders: list[Recorder]) -> Tensor:
 
 def _is_variable(t: Tensor, recorders: list[Recorder]) -> bool:
     """Return True if each recorder tracks `t` since the user attached it to a manager."""
-    return all(rec.is_tape and not rec.refuses_conversions and rec.leaf_ids.get(t) is not None for rec in recorders)
+    return all(rec.is_tape and not rec.is_of_transform and rec.leaf_ids.get(t) is not None for rec in recorders)
 
 
 def copied_shallowly(self: Tensor) -> Tensor:

@@ -35,11 +35,11 @@ _new = object.__new__
 class Forward(Recorder):
     """One level of forward mode; levels nest as recorders do."""
 
-    __slots__ = ("_cells", "_limit", "_outer_contexts", "_tidying", "refuses_conversions")
+    __slots__ = ("_cells", "_limit", "_outer_contexts", "_tidying", "is_of_transform")
 
-    def __init__(self, refuses_conversions: bool = False) -> None:
+    def __init__(self, is_of_transform: bool = False) -> None:
         super().__init__()
-        self.refuses_conversions = refuses_conversions
+        self.is_of_transform = is_of_transform
         self._cells: list[weakref.ref[_Cell]] = []
         self._limit = _MANY
         self._outer_contexts: dict[Any, Any] = {}  # by what is current, the part of it that records tangents
@@ -139,8 +139,8 @@ class ForwardScope(Scope):
 
     __slots__ = ("level",)
 
-    def __init__(self, refuses_conversions: bool = False) -> None:
-        self.level = Forward(refuses_conversions)
+    def __init__(self, is_of_transform: bool = False) -> None:
+        self.level = Forward(is_of_transform)
 
     def _open(self, opened: Any) -> None:
         enter_recorders(self.level)

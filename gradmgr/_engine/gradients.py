@@ -14,7 +14,7 @@ from gradmgr._arrays.repeated_rows import copy_into
 from gradmgr._arrays.table_rows import TableRows
 from gradmgr._engine import write_lock
 from gradmgr._engine.cleanup import complete
-from gradmgr._engine.context import current, interceptors_of, rebind, recorders, run_in
+from gradmgr._engine.context import Context, current, interceptors_of, rebind, recorders, run_in
 from gradmgr._engine.hooks import handle
 from gradmgr._engine.recorder import Recorder, is_tracked_by
 from gradmgr._engine.row_sparse import RowSparse, row_sparse, stored_rows
@@ -72,8 +72,12 @@ def write(results: dict[Tensor, Any], outer: Any, replaced: Container[Tensor] = 
 def _values_to_write(
     results: dict[Tensor, Any], outer: Any, replaced: Container[Tensor]
 ) -> tuple[list[tuple[Tensor, Tensor]], list[tuple[Tensor, Any]]]:
-    """Return tensors with their new `.grad`, and each `.grad` that stays with its new array, or its rows."""
+    """Return tensors with their new `.grad`, and each `.grad` that stays with its new array, or its rows.
+
+    None stays where something records the gradients, be they constants: they are values of the program then.
+    """
     known = [] if outer is None else [rec for rec in recorders(outer) if rec.open]
+    renews = bool(known and Context.of(outer).groups)
     fresh: list[tuple[Tensor, Tensor]] = []
     changed: list[tuple[Tensor, Any]] = []
     while results:
@@ -85,10 +89,11 @@ def _values_to_write(
             continue
         rows = stored_rows(g) if isinstance(g, RowSparse) else None
         if rows is not None and _may_stay_rows(rows, t):
-            if held is None:
-                fresh.append((t, row_sparse(rows.owned())))
+            total = rows.owned() if held is None else _sum_of_rows(held, rows, adding)
+            if held is None or renews:
+                fresh.append((t, row_sparse(total) if isinstance(total, TableRows) else wrap(total)))
             else:
-                changed.append((held, _sum_of_rows(held, rows, adding)))
+                changed.append((held, total))
             continue
         if isinstance(g, Tensor):
             g = g._array  # and the Tensor is dropped: references to the array are counted next
@@ -99,7 +104,7 @@ def _values_to_write(
             made._array = _sum(held._array, made)
         else:
             made = own_gradient(made, t)
-        if held is None or _differs_more(made._array, held._array):
+        if held is None or renews or _differs_more(made._array, held._array):
             fresh.append((t, made))
         else:
             changed.append((held, made._array))

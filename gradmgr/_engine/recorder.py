@@ -23,7 +23,7 @@ class Recorder:
     is_tape = False
 
     # Whether it is a transform's, as `grad` of a function: then what would cut a gradient raises, see `conversion`.
-    refuses_conversions = False
+    is_of_transform = False
 
     def __init__(self, leaf_ids: dict[Tensor, Any] | None = None) -> None:
         self.outer: Any = None  # the context that was current when this recorder was entered

@@ -88,8 +88,8 @@ class Tape(Recorder):
             self.start_observing()
 
     @property
-    def refuses_conversions(self) -> bool:  # type: ignore[override]  # asked for where something converts, and rarely
-        return getattr(self.owner(), "refuses_conversions", False)
+    def is_of_transform(self) -> bool:  # type: ignore[override]  # asked for where something converts, and rarely
+        return getattr(self.owner(), "is_of_transform", False)
 
     # ------------------------------------------------------------ recording
 

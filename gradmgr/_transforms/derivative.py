@@ -14,7 +14,7 @@ import numpy as np
 from gradmgr import errors
 from gradmgr._arrays import libraries, memory
 from gradmgr._engine.cleanup import Scope
-from gradmgr._engine.context import current, is_tracked, leave_recorders, recorders
+from gradmgr._engine.context import Context, current, is_tracked, leave_recorders, recorders
 from gradmgr._engine.forward import ForwardScope
 from gradmgr._engine.history.modes import inference_mode
 from gradmgr._engine.hooks import LeafHooks
@@ -44,11 +44,15 @@ class DerivativeCall(Scope):
         leaves: the inputs as they were given, Tensors, arrays and numbers.
         is_plain: whether none of them is a Tensor, so that results are none either.
         given: the inputs as Tensors.
+        create_graph: whether the recorders outside record the results; None until it is open where that is left to
+            whether there are any.
     """
 
-    def __init__(self, name: str, func: Function, inputs: Any, create_graph: bool, strict: bool) -> None:
+    def __init__(self, name: str, func: Function, inputs: Any, create_graph: bool | None, strict: bool) -> None:
         if isinstance(create_graph, Tensor):
-            raise TypeError(f"{name}: create_graph is True or False; pass several inputs as one tuple, inputs=(x, y)")
+            raise TypeError(
+                f"{name}: create_graph is True, False or None; pass several inputs as one tuple, inputs=(x, y)"
+            )
         errors.check_function(func, name)
         self.name = name
         self.func = func
@@ -87,16 +91,22 @@ class DerivativeCall(Scope):
     # ------------------------------------------------------------ running
 
     def _open(self, opened: Any) -> None:
-        """Pause outer recorders unless `create_graph` is set; make handles of the inputs."""
+        """Decide whether the results are recorded, and pause what is outside if not; make handles of the inputs."""
+        state = current()
+        must_vary = self.strict and self.create_graph  # not where it is open who asks for derivatives of the results
+        if state is None:
+            self.create_graph = bool(self.create_graph)
+        elif self.create_graph is None:
+            self.create_graph = bool(Context.of(state).groups)
+        elif not self.create_graph:
+            self._isolation = inference_mode()
+            self._isolation.__enter__()
         if not self.create_graph:
-            if current() is not None:
-                self._isolation = inference_mode()
-                self._isolation.__enter__()
             self.xs = [wrap(x._array) for x in self.given]
             return
         self.xs = [make_handle(x) for x in self.given]
-        self.outside = recorders(current())
-        if self.strict:
+        self.outside = recorders(state)
+        if must_vary:
             self._isolation = _DerivativeManager().attach(self.xs)
             self._isolation.record()
             self._strict_tape = self._isolation._open_tape()
@@ -289,8 +299,8 @@ def one_real_output(name: str, outs: Sequence[Tensor], one: bool = True) -> Tens
 class _DerivativeManager(GradManager):
     """The manager of one derivative; a call of `gradmgr.grad` in the function itself does not release it."""
 
+    is_of_transform = True
     may_release = False
-    refuses_conversions = True
 
     def attach_new(self, leaves: Sequence[Tensor]) -> _DerivativeManager:
         """Attach Tensors that are differentiable, known to the caller alone, and held as long as this manager."""
@@ -349,7 +359,7 @@ class Pushforward(ForwardScope):
 
     def __init__(self, xs: Sequence[Tensor], vs: Sequence[Any]) -> None:
         self._outside = recorders(current())
-        super().__init__(refuses_conversions=True)
+        super().__init__(is_of_transform=True)
         self.leaves = [make_handle(x) for x in xs]
         for x, v in zip(self.leaves, vs, strict=True):
             if v is not None:

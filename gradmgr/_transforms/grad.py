@@ -31,7 +31,7 @@ def grad(
     inputs: Mapping[Key, Tensor | GradientEdge],
     grad_outputs: Any = ...,
     retain_graph: bool | None = ...,
-    create_graph: bool = ...,
+    create_graph: bool | None = ...,
     only_inputs: bool = ...,
     allow_unused: bool | None = ...,
     is_grads_batched: bool = ...,
@@ -45,7 +45,7 @@ def grad(
     inputs: Tensors,
     grad_outputs: Any = ...,
     retain_graph: bool | None = ...,
-    create_graph: bool = ...,
+    create_graph: bool | None = ...,
     only_inputs: bool = ...,
     allow_unused: bool | None = ...,
     is_grads_batched: bool = ...,
@@ -59,7 +59,7 @@ def grad(
     inputs: Tensors | Mapping[Any, Tensor | GradientEdge],
     grad_outputs: Any = None,
     retain_graph: bool | None = None,
-    create_graph: bool = False,
+    create_graph: bool | None = None,
     only_inputs: bool = True,
     allow_unused: bool | None = None,
     is_grads_batched: bool = False,
@@ -76,7 +76,8 @@ def grad(
             in `GradManager.backward`, the gradient at the value it had when it was attached or recording began.
         grad_outputs: Tensors or arrays of the shapes of `outputs`; None if an output is one real number.
         retain_graph: keep the history and go on recording; with `create_graph` it is kept in any case.
-        create_graph: record the derivative in the same history, so that it can be differentiated.
+        create_graph: record the derivative in the same history, so that it can be differentiated. None: in a function
+            that a transform of `functional` or `compat.autograd` differentiates, where the history is the transform's.
         only_inputs: True, for compatibility with torch; to write `.grad` of everything else, call `backward`.
         allow_unused: give None for an input that no output depends on, instead of an error.
         is_grads_batched: each of `grad_outputs` has a further first axis, of vectors to weight with; so have
@@ -110,8 +111,9 @@ def grad(
     if not ys or not xs:
         raise ValueError(f"grad: {'inputs' if ys else 'outputs'} is empty; pass at least one Tensor")
     allowed = bool(allow_unused) or materialize_grads
-    retain = create_graph if retain_graph is None else retain_graph
     tape, manager = _find_tape(ys, "grad")
+    create_graph = manager.is_of_transform if create_graph is None else create_graph
+    retain = create_graph if retain_graph is None else retain_graph
     if is_grads_batched:
         vectors = _vectors(grad_outputs, ys)
         found: Sequence[Tensor | None] = _batched(ys, xs, vectors, create_graph, allowed)
@@ -250,7 +252,7 @@ def backward(
     tensors: Tensors,
     grad_tensors: Any = None,
     retain_graph: bool | None = None,
-    create_graph: bool = False,
+    create_graph: bool | None = None,
     inputs: Tensors | None = None,
 ) -> None:
     """Add the gradients of `tensors`, weighted by `grad_tensors`, to the `.grad` of the attached tensors.
@@ -262,7 +264,8 @@ def backward(
         tensors: one Tensor or several.
         grad_tensors: Tensors or arrays of the same shapes; None if a tensor is one real number.
         retain_graph: keep the history and go on recording; with `create_graph` it is kept in any case.
-        create_graph: record the derivative in the same history; what arrives in `.grad` can be differentiated.
+        create_graph: record the derivative in the same history; what arrives in `.grad` can be differentiated. None: as
+            in `grad`.
         inputs: only these, attached or computed from what is, receive a gradient; None means all attached. An
             edge to what is not attached has no `.grad` to write to: only hooks see its gradient.
 
@@ -279,6 +282,7 @@ def backward(
     """
     ys = _as_list(tensors, "backward", "tensors")
     tape, manager = _find_tape(ys, "backward")
+    create_graph = manager.is_of_transform if create_graph is None else create_graph
     only = None
     if inputs is not None:
         xs = _as_list(inputs, "backward", "inputs")

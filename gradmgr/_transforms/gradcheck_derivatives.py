@@ -39,7 +39,7 @@ def vjp(func: Function, points: Sequence[Any], argnums: Sequence[int], us: Seque
 def jvp(func: Function, points: Sequence[Any], argnums: Sequence[int], vs: Sequence[Any]) -> list[Any]:
     """Return the tangents of the outputs for tangents of the inputs at `where`; differentiable itself."""
     leaves = [new_handle(t) for t in points]
-    scope = ForwardScope(refuses_conversions=True)
+    scope = ForwardScope(is_of_transform=True)
     for k, v in zip(argnums, vs, strict=True):
         scope.level.add_dual(leaves[k], v)
     tangents = scope.run(
@@ -51,7 +51,7 @@ def jvp(func: Function, points: Sequence[Any], argnums: Sequence[int], vs: Seque
 class _Manager(GradManager):
     """The manager of one derivative, as of a transform."""
 
-    refuses_conversions = True
+    is_of_transform = True
 
 
 class Recorded(Scope):

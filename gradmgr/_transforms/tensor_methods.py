@@ -90,7 +90,7 @@ def _backward(
     self: Tensor,
     gradient: Any = None,
     retain_graph: bool | None = None,
-    create_graph: bool = False,
+    create_graph: bool | None = None,
     inputs: Any = None,
 ) -> None:
     """Add the gradients of this tensor, weighted by `gradient`, to `.grad`; see `gradmgr.backward`.

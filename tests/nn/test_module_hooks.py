@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from gradmgr import GradManager, forward_ad, nn, tensor
+import gradmgr
+from gradmgr import GradManager, forward_ad, functional, nn, tensor
 
 
 class Scale(nn.Module):
@@ -99,6 +100,45 @@ def test_backward_hooks_in_second_derivatives_and_forward_mode():
     with forward_ad.dual_level():
         z = net(forward_ad.make_dual(x, tensor(1.0)), 3.0, 1)[0]
         assert forward_ad.unpack_dual(z).tangent.item() == 3.0
+
+
+@pytest.mark.parametrize("way", ["create_graph", "two managers", "transforms"])
+def test_a_backward_hook_is_called_in_each_backward_of_the_results_and_in_no_other(way):
+    """The derivative of 3 x**2 does not come through the module's result, that of (x**3)**2 does: torch's numbers."""
+
+    class Cube(nn.Module):
+        def forward(self, x):
+            return x**3
+
+    net, seen, x = Cube(), [], tensor([2.0])
+    net.register_full_backward_hook(lambda module, inputs, outputs: seen.append((inputs[0].item(), outputs[0].item())))
+
+    def second(f):
+        seen.append("first")
+        if way == "transforms":
+            return functional.grad(lambda x: second_step(functional.grad(f)(x)))(x).item()
+        if way == "create_graph":
+            with GradManager().attach(x):
+                (g,) = gradmgr.grad(f(x), x, create_graph=True)
+                return gradmgr.grad(second_step(g), x)[0].item()
+        outer, inner = GradManager().attach(x), GradManager().attach(x)
+        with outer:
+            with inner:
+                inner.backward(f(x))
+            g, x.grad = x.grad, None
+            outer.backward(second_step(g))
+        h, x.grad = x.grad, None
+        return h.item()
+
+    def second_step(g):
+        seen.append("second")
+        return g.sum()
+
+    assert second(lambda x: net(x).sum()) == 12.0
+    assert seen == ["first", (12.0, 1.0), "second"]
+    seen.clear()
+    assert second(lambda x: (net(x) ** 2).sum()) == 480.0
+    assert seen == ["first", (192.0, 16.0), "second", (480.0, 24.0)]
 
 
 def test_without_a_recording_nothing_is_called():

@@ -192,29 +192,34 @@ _STRICTER = "gradcheck here is stricter, and checks forward mode and further ord
 _KINETO = "Kineto, which is not here, has what it steers"
 
 # Where ours differ: what they are, and why.
-_AS_GRAD = "without inputs it gives a function of them, as functional.grad does"
+_NESTS = "without create_graph a derivative within a transform is recorded there"
+_AS_GRAD = f"without inputs it gives a function of them, as functional.grad does; {_NESTS}"
 
 DIFFERENT = {
     "torch.autograd.functional.jacobian": (
-        "(func, inputs=None, create_graph=False, strict=False, vectorize=False, strategy='reverse-mode')",
+        "(func, inputs=None, create_graph=None, strict=False, vectorize=False, strategy='reverse-mode')",
         _AS_GRAD,
     ),
     "torch.autograd.functional.hessian": (
-        "(func, inputs=None, create_graph=False, strict=False, vectorize=False, "
-        "outer_jacobian_strategy='reverse-mode')",
+        "(func, inputs=None, create_graph=None, strict=False, vectorize=False, outer_jacobian_strategy='reverse-mode')",
         _AS_GRAD,
     ),
     **{
         f"torch.autograd.functional.{name}": (
-            "(func, inputs=None, v=None, create_graph=False, strict=False)",
+            "(func, inputs=None, v=None, create_graph=None, strict=False)",
             _AS_GRAD,
         )
         for name in ("vjp", "jvp", "vhp", "hvp")
     },
-    "torch.autograd.backward": (
-        "(tensors, grad_tensors=None, retain_graph=None, create_graph=False, inputs=None)",
-        "grad_variables is a deprecated name of grad_tensors",
+    "torch.autograd.grad": (
+        PARAMETERS["torch.autograd.grad"].replace("create_graph=False", "create_graph=None"),
+        _NESTS,
     ),
+    "torch.autograd.backward": (
+        "(tensors, grad_tensors=None, retain_graph=None, create_graph=None, inputs=None)",
+        f"{_NESTS}; grad_variables is a deprecated name of grad_tensors",
+    ),
+    "torch.Tensor.backward": ("(self, gradient=None, retain_graph=None, create_graph=None, inputs=None)", _NESTS),
     "torch.no_grad": ("(function=None)", "what is decorated without parentheses; torch takes it and does not say so"),
     "torch.enable_grad": ("(function=None)", "only the name of what is decorated"),
     "torch.Tensor.clone": ("(self)", "NumPy has no memory formats"),

@@ -345,18 +345,19 @@ def test_func_is_called_as_often_as_is_said() -> None:
 # ---------------------------------------------------------------- create_graph
 
 
-def test_without_create_graph_results_are_constants() -> None:
+def test_with_create_graph_false_results_are_constants() -> None:
     x = tensor([1.0, 2.0])
+    cut: Any = {"create_graph": False}
     with GradManager().attach(x) as gm:
         results = [
-            *vjp(lambda x: x**2, x, np.ones(2)),
-            *jvp(lambda x: x**2, x, np.ones(2)),
-            *hvp(lambda x: (x**3).sum(), x, np.ones(2)),
-            *vhp(lambda x: (x**3).sum(), x, np.ones(2)),
-            jacobian(lambda x: x**2, x),
-            jacobian(lambda x: x**2, x, vectorize=True, strategy="forward-mode"),
-            hessian(lambda x: (x**3).sum(), x),
-            vjp(lambda y: x, tensor(1.0), np.ones(2))[0],
+            *vjp(lambda x: x**2, x, np.ones(2), **cut),
+            *jvp(lambda x: x**2, x, np.ones(2), **cut),
+            *hvp(lambda x: (x**3).sum(), x, np.ones(2), **cut),
+            *vhp(lambda x: (x**3).sum(), x, np.ones(2), **cut),
+            jacobian(lambda x: x**2, x, **cut),
+            jacobian(lambda x: x**2, x, vectorize=True, strategy="forward-mode", **cut),
+            hessian(lambda x: (x**3).sum(), x, **cut),
+            vjp(lambda y: x, tensor(1.0), np.ones(2), **cut)[0],
         ]
         assert gm._tape.entries == []
         assert all(gm._tape.node_id_of(t) is None for t in results)
@@ -462,10 +463,11 @@ def test_grads_hooks_callbacks_and_managers_are_left_alone(unchanged: Any) -> No
     with gm:
         x.register_hook(calls.append)
         with unchanged([gm], [x]):
-            vjp(lambda x: x**2, x, np.ones(2))
-            hvp(lambda x: (x**3).sum(), x, np.ones(2))
-            jacobian(lambda x: x**2, x)
-            hessian(lambda x: (x**3).sum(), x, vectorize=True)
+            vjp(lambda x: x**2, x, np.ones(2), create_graph=False)
+            hvp(lambda x: (x**3).sum(), x, np.ones(2), create_graph=False)
+            jacobian(lambda x: x**2, x, create_graph=False)
+            hessian(lambda x: (x**3).sum(), x, create_graph=False, vectorize=True)
+        hessian(lambda x: (x**3).sum(), x)
         grad(lambda x: (x**3).sum())(x)
     assert calls == []
     assert x.grad.tolist() == [5.0, 5.0]
@@ -477,13 +479,14 @@ def test_a_function_that_computes_derivatives_itself() -> None:
         (g,) = one_tape.grad(y, x, create_graph=True)
         return g * y
 
-    def cut(x: Any) -> Any:  # without create_graph the derivative is a constant, and the recording goes on
-        (g,) = one_tape.grad((x**2).sum(), x)
+    def scaled(x: Any, **how: Any) -> Any:
+        (g,) = one_tape.grad((x**2).sum(), x, **how)
         return x * g
 
     x = tensor([2.0])
     assert jacobian(force, x).tolist() == [[48.0 * 16 + 32.0 * 32]]
-    assert jacobian(cut, x).tolist() == [[4.0]]
+    assert jacobian(scaled, x).tolist() == [[8.0]]
+    assert jacobian(lambda x: scaled(x, create_graph=False), x).tolist() == [[4.0]]  # and the recording goes on
 
     def by_manager(x: Any) -> Any:
         with GradManager().attach(x) as gm:

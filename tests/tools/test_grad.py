@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import threading
 import time
@@ -21,6 +22,7 @@ from gradmgr._engine.tensor import raw
 from gradmgr._transforms.grad import backward, grad
 from gradmgr._transforms.gradcheck import vjp
 from gradmgr.manager import get_backwarding_grad_manager
+from gradmgr.nn import functional
 
 Array = Any
 
@@ -679,6 +681,27 @@ def test_backward_with_create_graph_accumulates_as_recorded() -> None:
         g, x.grad = x.grad, None
         assert g.tolist() == [16.0]
         assert grad(g, x)[0].tolist() == [14.0]
+
+
+@pytest.mark.parametrize("outer", ["create_graph", "a manager", "a manager, paused", "none"])
+@pytest.mark.parametrize("kind", ["constant", "recorded", "rows"])
+def test_where_the_derivative_is_recorded_the_gradient_held_is_not_changed(outer: str, kind: str) -> None:
+    x, w = tensor(np.ones((200, 2))), tensor(np.full((200, 2), 3.0))
+    with contextlib.ExitStack() as entered:
+        if outer.startswith("a manager"):
+            entered.enter_context(GradManager().attach(x))
+        if outer == "a manager, paused":
+            entered.enter_context(no_grad())
+        entered.enter_context(GradManager().attach(x))
+        first = [(x * w).sum(), (x * x * w).sum(), functional.embedding(np.array([1, 1]), x, sparse=True).sum()]
+        y = dict(zip(("constant", "recorded", "rows"), first, strict=True))[kind]
+        backward(y, create_graph=outer == "create_graph", retain_graph=True)
+        held, before = x.grad, x.grad.numpy().copy()
+        backward(y, create_graph=outer == "create_graph")
+    renewed = outer in ("create_graph", "a manager")
+    assert (x.grad is not held) == renewed
+    np.testing.assert_array_equal(x.grad.numpy(), 2 * before)
+    np.testing.assert_array_equal(held.numpy(), before if renewed else 2 * before)
 
 
 # ---------------------------------------------------------------- threads and tasks

@@ -75,6 +75,21 @@ def test_torch_function_has_the_values_and_derivatives_of_torchs_own(torch):
         torch.testing.assert_close(one, other)
 
 
+def test_torch_function_of_a_laplacian_has_torchs_derivatives(torch):
+    def curvature(x, y):
+        return gnp.trace(functional.hessian(lambda x: total(ours, x, y), x))
+
+    def torchs_curvature(x, y):
+        return torch.trace(torch.func.hessian(lambda x: total(torchs, x, y))(x))
+
+    found, expected = [
+        torch.autograd.grad(f(*(inputs := torch_inputs(torch))), inputs)
+        for f in (interop.torch_function(curvature), torchs_curvature)
+    ]
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one.numpy(), other.numpy(), rtol=1e-12)
+
+
 def test_torch_function_passes_torchs_gradchecks(torch):
     f = interop.torch_function(ours)
     assert torch.autograd.gradcheck(lambda x, y: total(f, x, y), torch_inputs(torch), check_forward_ad=True)
@@ -250,6 +265,8 @@ def test_another_librarys_function_has_the_values_and_derivatives_of_ours(theirs
     both(lambda f: functional.jvp(lambda x: total(f, x, Y), X, Y))
     both(lambda f: vmap(functional.grad(lambda x: total(f, x, Y)))(BATCH))
     both(lambda f: vmap(lambda x: total(f, x, Y))(BATCH))
+    both(lambda f: functional.jacobian(functional.hessian(lambda x: total(f, x, Y)))(X))
+    both(lambda f: functional.grad(lambda y: gnp.trace(functional.hessian(lambda x: total(f, x, y), X)))(Y))
 
 
 def test_another_librarys_function_passes_our_gradchecks(theirs):

@@ -56,13 +56,14 @@ class InputGradients:
     """The gradients that the backward hooks of one call receive, noted between a module and its arguments and results.
 
     Both pass through an operation whose derivative is the identity. That of the results notes their gradients; that of
-    the arguments, which comes last, calls the hooks.
+    the arguments, which comes last, calls the hooks. A derivative of the derivative may reach the arguments alone, from
+    what the rules inside the module kept of them: that is no backward of the call, and calls no hook.
     """
 
     def __init__(self, args: tuple[Any, ...]) -> None:
         self._count = len(args)
         self._places = [k for k, a in enumerate(args) if isinstance(a, Tensor) and a.requires_grad]
-        self._of_results: Gradients = ()
+        self._of_results: Gradients | None = None  # in this backward
         self._module: Any = None
         self._hooks: Sequence[BackwardHook] = ()
         self.args = args
@@ -93,8 +94,9 @@ class InputGradients:
         return tuple([of_all[k] for k in self._places])
 
     def _call_hooks(self, of_arguments: Gradients) -> Gradients:
-        for hook in self._hooks:
-            given = hook(self._module, of_arguments, self._of_results)
+        of_results, self._of_results = self._of_results, None
+        for hook in self._hooks if of_results is not None else ():
+            given = hook(self._module, of_arguments, of_results)
             if given is not None:
                 given = given if isinstance(given, tuple) else (given,)
                 if len(given) != len(of_arguments):
