@@ -11,7 +11,7 @@ from gradmgr._arrays import libraries, operators
 from gradmgr._engine.elementwise import conj
 from gradmgr._engine.indexing import normalized
 from gradmgr._engine.mutation import copied, setitem, updater
-from gradmgr._engine.tensor import Tensor, describe
+from gradmgr._engine.tensor import Tensor, describe, is_number
 from gradmgr.ops import (
     arithmetic,
     constant,
@@ -49,7 +49,7 @@ def bind() -> None:
     for name, (made, ufunc, symbol) in _BINARY.items():
         setattr(Tensor, f"__{name}__", made.operator)
         setattr(Tensor, f"__r{name}__", made.reflected)
-        setattr(Tensor, f"__i{name}__", updater(made.operator, ufunc, symbol))
+        setattr(Tensor, f"__i{name}__", updater(made.operator, ufunc, symbol, is_operator=True))
     for name, made in _UNARY.items():
         setattr(Tensor, f"__{name}__", made.operator)
     for name, function in operators.COMPARISONS.items():
@@ -57,7 +57,8 @@ def bind() -> None:
     for name, function in operators.BITWISE.items():
         setattr(Tensor, f"__{name}__", constant.valued_operator(function))
         setattr(Tensor, f"__r{name}__", constant.reflected(function))
-        setattr(Tensor, f"__i{name}__", updater(constant.valued_operator(function), None, f"{name} in place"))
+        update = updater(constant.valued_operator(function), None, f"{name} in place", is_operator=True)
+        setattr(Tensor, f"__i{name}__", update)
     for name, member in _METHODS.items():
         setattr(Tensor, name, member)
 
@@ -84,7 +85,10 @@ def _flatten(self: Tensor, order: str = "C") -> Any:
 
 def _copy(self: Tensor, order: str = "C") -> Any:
     """Return a copy as `numpy.ndarray.copy`, in C order by default."""
-    return convert.copy(self, order)
+    made = convert.copy(self, order)
+    if is_number(self):
+        made._view_of = None  # a number, too
+    return made
 
 
 def _clone(self: Tensor) -> Any:

@@ -20,6 +20,7 @@ from gradmgr._engine.context import current, rebind, recorders
 from gradmgr._engine.elementwise import conj
 from gradmgr._engine.mutation import as_type, updater, written_in_place
 from gradmgr._engine.tensor import Tensor, describe, raw, wrap
+from gradmgr._engine.views import check_kept
 from gradmgr.ops import (
     arithmetic,
     bessel,
@@ -552,6 +553,7 @@ def bind() -> None:
 
 def _unary_method(name: str, function: Any, ufunc: Any) -> Any:
     def method(self: Tensor) -> Any:
+        check_kept(self, name)
         if ufunc is not None and current() is None and _write_to_own_buffer(self, ufunc):
             return self
         return _rebind_same_shape(self, function(self), name)
@@ -595,6 +597,7 @@ def _write_to_own_buffer(x: Tensor, ufunc: Any) -> bool:
 
 def _rebind_same_shape(x: Tensor, z: Any, name: str) -> Tensor:
     """Let x be a result of its own shape, and of its dtype up to a cast within the kind."""
+    check_kept(x, name)
     z = z if isinstance(z, Tensor) else wrap(z)
     if z.shape != x.shape:
         raise errors.ShapeError(
