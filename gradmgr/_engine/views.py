@@ -40,6 +40,11 @@ def linked(x: Tensor, index: Any = None) -> tuple[Any, ...]:
     return ref(x), more, index
 
 
+def always_view_of(x: Tensor, a: Any, c: Any, *params: Any) -> ViewOf:
+    """Return what the result is a view of where NumPy makes a view of each array."""
+    return None if is_number(x) else linked(x)
+
+
 def view_of(x: Tensor, a: Any, c: Any, *params: Any) -> ViewOf:
     """Return what the result of a function that makes a view where it can is a view of; `()` where it made an array.
 
@@ -70,8 +75,8 @@ def as_argument(x: Tensor, a: Any, c: Any, *params: Any) -> ViewOf:
 
 
 def as_new_array(z: Any) -> Any:
-    """Return what a function returned where NumPy makes a new array, also where that has no axes."""
-    if isinstance(z, Tensor) and z._view_of is None:
+    """Return a new tensor that stands for a new array of NumPy's: neither for a view nor for a number."""
+    if isinstance(z, Tensor):
         z._view_of = ()
     return z
 

@@ -7,11 +7,12 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from gradmgr._arrays import libraries, operators
+from gradmgr._arrays import operators
 from gradmgr._engine.elementwise import conj
 from gradmgr._engine.indexing import normalized
 from gradmgr._engine.mutation import copied, setitem, updater
 from gradmgr._engine.tensor import Tensor, describe, is_number
+from gradmgr._engine.views import as_new_array, as_number
 from gradmgr.ops import (
     arithmetic,
     constant,
@@ -86,9 +87,7 @@ def _flatten(self: Tensor, order: str = "C") -> Any:
 def _copy(self: Tensor, order: str = "C") -> Any:
     """Return a copy as `numpy.ndarray.copy`, in C order by default."""
     made = convert.copy(self, order)
-    if is_number(self):
-        made._view_of = None  # a number, too
-    return made
+    return as_number(made) if is_number(self) else made
 
 
 def _clone(self: Tensor) -> Any:
@@ -112,12 +111,13 @@ def _astype(
         raise TypeError(
             f"astype: cannot cast array data from {self.dtype} to {np.dtype(dtype)} according to the rule {casting!r}"
         )
-    return create.in_memory_order(convert.astype(self, dtype, copy=copy), order)
+    made = create.in_memory_order(convert.astype(self, dtype, copy=copy), order)
+    return as_number(made) if is_number(self) else made
 
 
 def _conj(self: Tensor) -> Any:
-    """Return the complex conjugate as `numpy.ndarray.conj`; integers and booleans as they are."""
-    return conj(self) if libraries.is_differentiable(self.dtype) else self.detach()
+    """Return the complex conjugate as `numpy.ndarray.conj`; a real one as it is."""
+    return conj(self) if self.dtype.kind == "c" else self
 
 
 def _contains(self: Tensor, value: Any) -> bool:
@@ -196,7 +196,8 @@ class Flat:
         return _iter(shape.ravel(self._tensor))
 
     def __getitem__(self, index: Any) -> Tensor:
-        return shape.ravel(self._tensor)[index]  # type: ignore[no-any-return]  # what `ravel` returns is Any
+        z = shape.ravel(self._tensor)[index]
+        return as_new_array(z) if z.ndim else z  # type: ignore[no-any-return]  # what `ravel` returns is Any
 
     def __setitem__(self, index: Any, value: Any) -> None:
         """Write values, from the first again where there are too few, as NumPy does."""

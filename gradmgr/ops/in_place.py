@@ -576,6 +576,8 @@ def _rebinding_method(function: Any, bound: Any) -> Any:
     name = function.__name__
 
     def method(self: Tensor, *args: Any, **keywords: Any) -> Any:
+        if bound is _rebind_same_shape:
+            check_kept(self, name)
         return bound(self, function(self, *args, **keywords), name)
 
     method.__wrapped__ = function  # type: ignore[attr-defined]  # what inspect.signature reads

@@ -14,7 +14,7 @@ from gradmgr._engine.broadcast import broadcast_to as _broadcast_to
 from gradmgr._engine.indexing import getitem, scatter
 from gradmgr._engine.op import Function, linear, zeros
 from gradmgr._engine.tensor import Tensor, raw, wrap
-from gradmgr._engine.views import linked, view_of
+from gradmgr._engine.views import always_view_of, as_new_array, linked, view_of
 from gradmgr.ops.convert import holds_tensor, lift
 from gradmgr.ops.naming import named
 from gradmgr.ops.where import choose
@@ -330,7 +330,7 @@ def tile(A: Any, reps: Any) -> Any:  # noqa: N803  # NumPy's name
     a = reshape(a, (1,) * (len(times) - a.ndim) + tuple(a.shape))
     paired = reshape(a, tuple([m for n in a.shape for m in (1, n)]))
     repeated = _broadcast_to(paired, tuple([m for r, n in zip(times, a.shape, strict=True) for m in (r, n)]))
-    return reshape(repeated, tuple([r * n for r, n in zip(times, a.shape, strict=True)]))
+    return as_new_array(reshape(repeated, tuple([r * n for r, n in zip(times, a.shape, strict=True)])))
 
 
 def _windows_of(a: Any, window: tuple[int, ...], axes: tuple[int, ...] | None) -> Any:
@@ -358,7 +358,7 @@ _windows: Function = linear(
     "sliding_window_view",
     lambda a, window, axes: _windows_of(a, window, axes),
     lambda g, shape, window, axes: _gather_windows(g, shape, window, axes),
-    view_of=view_of,
+    view_of=always_view_of,
 )
 _gather_windows: Function = linear(
     "add_windows",
