@@ -332,7 +332,7 @@ def store(out: Any, z: Any, asked: str, *, may_broadcast: bool = False) -> Any:
     if not may_broadcast and z.shape != out.shape:
         raise errors.ShapeError(f"{asked} has a result of shape {z.shape}; found one of shape {out.shape} to write to")
     if isinstance(out, Tensor):
-        return rebind(out, _fit_into(out, z if isinstance(z, Tensor) else wrap(z), asked))
+        return write_whole(out, _fit_into(out, z if isinstance(z, Tensor) else wrap(z), asked))
     if isinstance(z, Tensor):
         if is_tracked(z):
             raise errors.TrackedConversionError(
@@ -372,12 +372,13 @@ def updater(
                 check_kept(x, symbol)
             elif references > OPERAND_OF_STATEMENT or not is_assigned_to_item(view, sys._getframe(1)):
                 check_kept(x, f"x {symbol} y", f"write {{item}} {symbol} y in place of x {symbol} y")
-        if current() is None and ufunc is not None and (isinstance(y, Tensor) or y.__class__ in libraries.PLAIN):
+        is_recorded = current() is not None
+        if not is_recorded and ufunc is not None and (isinstance(y, Tensor) or y.__class__ in libraries.PLAIN):
             b = raw(y)
             write = _replaced if x._array.nbytes <= _SMALL_BUFFER else _written
             if write(x, b, ufunc):
                 return x
-        if current() is not None and ufunc is not None and not _clearly_fits(x, y):
+        if is_recorded and ufunc is not None and not _clearly_fits(x, y):
             other = raw(y) if isinstance(y, Tensor) else libraries.operand(y)
             if other is NotImplemented:
                 return other
@@ -390,9 +391,24 @@ def updater(
         c = z._array
         if c.shape != x._array.shape or c.dtype != x._array.dtype:
             z = _fit_into(x, z, f"x {symbol} y")
-        return rebind(x, z)
+        return write_whole(x, z)
 
     return update
+
+
+def write_whole(x: Tensor, z: Tensor) -> Tensor:
+    """Let `x` be `z` from now on, as `rebind`, with the axes in the order in memory that they have.
+
+    In NumPy they stay so. On that depends which of its functions make a view.
+    """
+    before, made = x._array, z._array
+    rebind(x, z)
+    if made.ndim > 1 and before.__class__ is made.__class__ is np.ndarray and made.strides != before.strides:
+        kept = np.empty_like(before)
+        if kept.strides != made.strides:
+            kept[...] = made
+            x._array = kept
+    return x
 
 
 def _clearly_fits(x: Tensor, y: Any) -> bool:
@@ -412,7 +428,7 @@ def _replaced(x: Tensor, b: Any, ufunc: Callable[..., Any]) -> bool:
         c = ufunc(a, b)
     except errors.REJECTIONS:
         return False  # the operator says it better
-    if c.shape != a.shape or c.dtype != a.dtype:
+    if c.shape != a.shape or c.dtype != a.dtype or (c.ndim > 1 and c.strides != a.strides):
         return False
     x._array = c
     x._rec = None

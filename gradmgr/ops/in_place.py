@@ -18,7 +18,7 @@ from gradmgr import errors
 from gradmgr._arrays import libraries
 from gradmgr._engine.context import current, rebind, recorders
 from gradmgr._engine.elementwise import conj
-from gradmgr._engine.mutation import as_type, updater, written_in_place
+from gradmgr._engine.mutation import as_type, updater, write_whole, written_in_place
 from gradmgr._engine.tensor import Tensor, describe, raw, wrap
 from gradmgr._engine.views import check_kept
 from gradmgr.ops import (
@@ -613,7 +613,7 @@ def _rebind_same_shape(x: Tensor, z: Any, name: str) -> Tensor:
                 "a new tensor"
             )
         z = as_type(z, x.dtype)
-    return rebind(x, z)
+    return write_whole(x, z)
 
 
 def _rebind_other_shape(x: Tensor, z: Tensor, name: str) -> Tensor:

@@ -10,10 +10,10 @@ from numpy.lib.array_utils import normalize_axis_index
 
 from gradmgr import errors
 from gradmgr._arrays import libraries
-from gradmgr._engine.context import is_tracked, rebind
+from gradmgr._engine.context import is_tracked
 from gradmgr._engine.custom import variadic
 from gradmgr._engine.indexing import getitem
-from gradmgr._engine.mutation import as_type, store
+from gradmgr._engine.mutation import as_type, store, write_whole
 from gradmgr._engine.op import Function, linear
 from gradmgr._engine.tensor import Tensor, raw, wrap
 from gradmgr._engine.views import as_new_array, check_kept
@@ -108,7 +108,7 @@ def sort_in_place(
 ) -> None:
     """Sort in place as `numpy.ndarray.sort`; recorded."""
     check_kept(a, "sort()")
-    rebind(a, sort(a, -1 if axis is None else axis, kind, order, stable=stable))
+    write_whole(a, sort(a, -1 if axis is None else axis, kind, order, stable=stable))
 
 
 def sort_complex(a: Any) -> Any:
@@ -151,7 +151,7 @@ def partition(a: Any, kth: Any, axis: int | None = -1, kind: Any = "introselect"
 def partition_in_place(a: Tensor, kth: Any, axis: int = -1, kind: Any = "introselect", order: Any = None) -> None:
     """Partition in place as `numpy.ndarray.partition`; recorded."""
     check_kept(a, "partition()")
-    rebind(a, partition(a, kth, -1 if axis is None else axis, kind, order))
+    write_whole(a, partition(a, kth, -1 if axis is None else axis, kind, order))
 
 
 def argpartition(a: Any, kth: Any, axis: int | None = -1, kind: Any = "introselect", order: Any = None) -> Any:
