@@ -14,7 +14,7 @@ is NumPy that says what is a view: an array whose `base` is the other array's, o
 
 from __future__ import annotations
 
-from opcode import opmap
+import opcode
 from types import FrameType
 from typing import Any
 from weakref import ref
@@ -127,12 +127,12 @@ def _text_of(index: Any) -> str:
 
 
 _CACHE = 0
-_OPERATION = opmap["BINARY_OP"]
-_SWAP = opmap["SWAP"]
-_ASSIGNMENTS = (opmap["STORE_SUBSCR"], opmap.get("STORE_SLICE", -1))
-_CALLS = (opmap["CALL"], opmap.get("PRECALL", -1))
-_LOADS = (opmap["LOAD_FAST"], opmap.get("LOAD_FAST_BORROW", -1))
-_DOUBLE_LOADS = (opmap.get("LOAD_FAST_LOAD_FAST", -1), opmap.get("LOAD_FAST_BORROW_LOAD_FAST_BORROW", -1))
+_OPERATION = opcode.opmap["BINARY_OP"]
+_SWAP = opcode.opmap["SWAP"]
+_ASSIGNMENTS = (opcode.opmap["STORE_SUBSCR"], opcode.opmap.get("STORE_SLICE", -1))
+_CALLS = (opcode.opmap["CALL"], opcode.opmap.get("PRECALL", -1))
+_LOADS = (opcode.opmap["LOAD_FAST"], opcode.opmap.get("LOAD_FAST_BORROW", -1))
+_DOUBLE_LOADS = (opcode.opmap.get("LOAD_FAST_LOAD_FAST", -1), opcode.opmap.get("LOAD_FAST_BORROW_LOAD_FAST_BORROW", -1))
 
 
 def is_assigned_to_item(view: tuple[Any, ...], frame: FrameType) -> bool:
