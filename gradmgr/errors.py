@@ -62,6 +62,23 @@ class StaleValueError(GradmgrError, RuntimeError):
     """
 
 
+class LostWriteError(GradmgrError, ValueError):
+    """NumPy would write through a view to another array, and a Tensor, being a value, would lose that.
+
+    >>> import gradmgr.numpy as np
+    >>> from gradmgr import tensor
+    >>> u = tensor([0.0, 1.0, 2.0, 3.0])
+    >>> inner = u[1:-1]
+    >>> inner += 10  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+        ...
+    gradmgr.errors.LostWriteError: x += y would write to a Tensor of shape (2,) and dtype float64 that is a view of ...
+    >>> u[1:-1] += 10
+    >>> u
+    Tensor([ 0., 11., 12.,  3.])
+    """
+
+
 class TrackedConversionError(GradmgrError, TypeError):
     """A tracked tensor was about to become a plain array behind the user's back.
 

@@ -32,7 +32,8 @@ from gradmgr import errors
 from gradmgr._arrays import libraries, memory
 from gradmgr._engine.cleanup import Scope, complete
 from gradmgr._engine.context import rebind
-from gradmgr._engine.tensor import Tensor, wrap
+from gradmgr._engine.tensor import Tensor, variable, wrap
+from gradmgr._engine.views import check_kept
 from gradmgr._engine.wrong_calls import explained
 from gradmgr._transforms.randomness import source_of
 
@@ -309,7 +310,7 @@ class _Unpacker:
         return {self.unpack(key): self.unpack(part) for key, part in node["items"]}
 
     def _tensor(self, node: Any) -> Any:
-        return self._make_once(node, lambda: wrap(libraries.to_device(self._values(node), self._device)))
+        return self._make_once(node, lambda: variable(libraries.to_device(self._values(node), self._device)))
 
     def _array(self, node: Any) -> Any:
         return self._make_once(node, lambda: libraries.to_device(self._values(node), self._device))
@@ -578,6 +579,7 @@ class _Loader:
         found = np.asarray(saved) if isinstance(saved, np.generic) else saved
         values = libraries.to_device(found._array if isinstance(found, Tensor) else found, device)
         if isinstance(into, Tensor):
+            check_kept(into, "load(into=...)")
             fresh = wrap(values.copy())  # the file may hold one array for two
             before = wrap(into._array)
             self._writes.append((lambda: rebind(into, fresh), lambda: rebind(into, before)))

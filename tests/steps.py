@@ -1376,7 +1376,7 @@ _half, _mask = np.full(4, 0.5), np.array([True, False, True, False])
 WRITES: dict[str, Callable[[Tensor], Any]] = {
     **{name: _operator(f"__{name}__") for name in ("iadd", "isub", "imul", "itruediv", "ipow", "imod", "ifloordiv")},
     "iadd of a number": lambda x: x.__iadd__(1.0),
-    "imatmul": lambda x: x.reshape(2, 2).__imatmul__(np.eye(2)),
+    "imatmul": lambda x: (x * 1).reshape(2, 2).__imatmul__(np.eye(2)),
     "an element": lambda x: x.__setitem__(1, 2.0),
     "a slice": lambda x: x.__setitem__(slice(1, 3), _half[:2]),
     "everything": lambda x: x.__setitem__(Ellipsis, 1.0),
@@ -1390,10 +1390,10 @@ WRITES: dict[str, Callable[[Tensor], Any]] = {
     "add.at": lambda x: np.add.at(x, [0, 0], 1.0),
     "put": lambda x: gnp.put(x, [1], 2.0),
     "fill": lambda x: x.fill(0.5),
-    "fill_diagonal": lambda x: gnp.fill_diagonal(x.reshape(2, 2), 1.0),
+    "fill_diagonal": lambda x: gnp.fill_diagonal((x * 1).reshape(2, 2), 1.0),
     "sort": lambda x: x.sort(),
     "methods": lambda x: x.add_(1.0).mul_(0.5).copy_(_half).zero_(),
-    "a view of it": lambda x: x[1:].__iadd__(1.0),
+    "a view": lambda x: (x * 1)[1:].__iadd__(1.0),
     "detach_": lambda x: x.detach_(),
 }
 

@@ -64,6 +64,37 @@ def _count_argument(array: Any) -> tuple[int, int]:
 ARRAY_ARGUMENT, BASE_OF_ARGUMENT = _count_of_argument()
 
 
+# ---------------------------------------------------------------- operands, see `mutation.updater`
+
+
+class _Whole:
+    """What has items to which an augmented assignment can be made."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __getitem__(self, index: Any) -> _Item:
+        return _Item()
+
+    def __setitem__(self, index: Any, count: int) -> None:
+        self.count = count
+
+
+class _Item:
+    def __iadd__(self, other: Any, /) -> int:  # type: ignore[misc]  # it is no operator of numbers
+        return getrefcount(self)
+
+
+def _count_operand() -> int:
+    whole = _Whole()
+    whole[0] += 1
+    return whole.count
+
+
+# The target of an augmented assignment that only the statement holds, in the method that is called for it.
+OPERAND_OF_STATEMENT = _count_operand()
+
+
 # ---------------------------------------------------------------- node ids, see `tape.sweep`
 
 # A node id that only its entry holds, asked for as entries[k][1].

@@ -78,6 +78,8 @@ class Attachments:
             if spec is None:
                 forget = partial(_forget, self._self, id(t))
                 self._specs[id(t)] = AttachSpec(weakref.ref(t, forget), chain.copy(), name)
+                if t._view_of is None:
+                    t._view_of = ()  # a number is a variable from now on
             else:
                 spec.callbacks = [*spec.callbacks, *chain]
                 spec.name = name or spec.name

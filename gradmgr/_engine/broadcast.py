@@ -10,6 +10,7 @@ import numpy as np
 from gradmgr._arrays import libraries
 from gradmgr._engine.op import Function, linear
 from gradmgr._engine.tensor import Tensor
+from gradmgr._engine.views import always_view_of, as_argument
 
 
 def _sum_to(a: Any, to: tuple[int, ...]) -> Any:
@@ -59,8 +60,10 @@ def _real_as(a: Any, to: np.dtype[Any]) -> Any:
 
 
 sum_to: Function = linear("sum_to", _sum_to, lambda g, shape: broadcast_to(g, shape))
-broadcast_to: Function = linear("broadcast_to", _broadcast_to, lambda g, shape: sum_to(g, shape))
-cast: Function = linear("astype", _real_as, lambda g, dtype: cast(g, dtype))
+broadcast_to: Function = linear(
+    "broadcast_to", _broadcast_to, lambda g, shape: sum_to(g, shape), view_of=always_view_of
+)
+cast: Function = linear("astype", _real_as, lambda g, dtype: cast(g, dtype), view_of=as_argument)
 
 
 def unbroadcast(g: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:

@@ -38,6 +38,12 @@ Result = TypeVar("Result")
 _new = object.__new__
 
 
+def note_views(op: Any, x: Any, a: Any, z: Any, params: tuple[Any, ...]) -> None:
+    """Set what the results of an op are views of."""
+    for part in z if z.__class__ is tuple else (z,):
+        part._view_of = op.view_of(x, a, part._array, *params)
+
+
 def compute(op: Any, arrays: list[Any], params: tuple[Any, ...]) -> Any:
     """Return what the kernel of an op computes of arrays; an error names the op."""
     try:
@@ -172,7 +178,7 @@ class Context:
 
         Returns a Tensor, or a tuple of them from an op of several results.
         """
-        if self.tapes and not params:
+        if self.tapes and not params and op.view_of is None:
             if len(inputs) == 2:
                 return _call_of_2(self, op, *inputs)
             if len(inputs) == 1:
@@ -190,6 +196,8 @@ class Context:
     def record(self, op: Any, inputs: tuple[Any, ...], arrays: list[Any], made: Any, params: tuple[Any, ...]) -> Any:
         """Make Tensors of the results of an op, and let the recorders that track an input record it."""
         z = tuple([wrap(part) for part in made]) if made.__class__ is tuple else wrap(made)
+        if op.view_of is not None:
+            note_views(op, inputs[0], arrays[0], z, params)
         outer: Recorded = []
         for group in self.groups:
             recorded: Recorded = []
@@ -240,6 +248,7 @@ def _handle(array: Any, k: int, outer: Recorded) -> Any:
         if handle is None:
             handle = _new(Tensor)
             handle._array = array
+            handle._view_of = None
             if rec.is_tape:  # Recorder.track, written out
                 handle._node_id = node_id
                 handle._rec = rec

@@ -120,15 +120,22 @@ def _is_variable(t: Tensor, recorders: list[Recorder]) -> bool:
     return all(rec.is_tape and not rec.is_of_transform and rec.leaf_ids.get(t) is not None for rec in recorders)
 
 
+def _like(t: Tensor, array: Any) -> Tensor:
+    """Return a tensor of the class of `t` around an array: a number if that is one, else a variable."""
+    made = t._like(array)
+    made._view_of = None if t._view_of is None else ()
+    return made
+
+
 def copied_shallowly(self: Tensor) -> Tensor:
     """Return a Tensor of the same values and history, for `copy.copy`."""
-    return _with_history(self._like(self._array), self, tracking(self))
+    return _with_history(_like(self, self._array), self, tracking(self))
 
 
 def copied_deeply(self: Tensor, memo: dict[int, Any]) -> Tensor:
     """Return a copy, for `copy.deepcopy`: of an attached tensor another variable, of any other with its history."""
     recorders = tracking(self)
-    made = self._like(self._array.copy())
+    made = _like(self, self._array.copy())
     if recorders and not _is_variable(self, recorders):
         _with_history(made, self, recorders)
     grad = self.grad  # read once, as other threads set it

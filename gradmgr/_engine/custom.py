@@ -11,9 +11,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from gradmgr._engine.broadcast import broadcast_like, unbroadcast
-from gradmgr._engine.context import Context, compute, current
+from gradmgr._engine.context import Context, compute, current, note_views
 from gradmgr._engine.entry import Entry, Kind, Retrack, Vjp, declare_kind, ids_in_tuple, metadata_in_tuple
-from gradmgr._engine.op import Op, Rule, argument_positions, parameters, register, scope_of, with_name
+from gradmgr._engine.op import (
+    Op,
+    Rule,
+    argument_positions,
+    note_view,
+    parameters,
+    register,
+    scope_of,
+    with_name,
+)
 from gradmgr._engine.ownership import Grads, Ownership, accumulate
 from gradmgr._engine.templates import (
     add_gradient,
@@ -25,6 +34,7 @@ from gradmgr._engine.templates import (
     tuple_of,
 )
 from gradmgr._engine.tensor import Tensor, wrap
+from gradmgr._engine.views import ViewOf
 
 
 def apply(op: Op, inputs: tuple[Any, ...], params: tuple[Any, ...]) -> Any:
@@ -38,6 +48,8 @@ def apply(op: Op, inputs: tuple[Any, ...], params: tuple[Any, ...]) -> Any:
     arrays = [t._array if isinstance(t, Tensor) else t for t in inputs]
     made = compute(op, arrays, params)
     z = tuple([wrap(part) for part in made]) if made.__class__ is tuple else wrap(made)
+    if op.view_of is not None:
+        note_views(op, inputs[0], arrays[0], z, params)
     if rec is not None and rec.open:  # a lone tape: as Context.call does it, without making a Context
         ids = [
             None if not isinstance(t, Tensor) else t._node_id if t._rec is rec else rec.node_id_of(t) for t in inputs
@@ -86,9 +98,10 @@ def custom(
     vjp: Mapping[str, Rule],
     jvp: Mapping[str, Rule],
     shared: Rule | None = None,
+    view_of: Callable[..., ViewOf] | None = None,
 ) -> Callable[..., Any]:
     """Declare an op, as `declared` does, and enter it in the tables under its name."""
-    return declared(name, kernel, vjp=vjp, jvp=jvp, shared=shared).register()
+    return declared(name, kernel, vjp=vjp, jvp=jvp, shared=shared, view_of=view_of).register()
 
 
 def declared(
@@ -98,6 +111,7 @@ def declared(
     vjp: Mapping[str, Rule],
     jvp: Mapping[str, Rule],
     shared: Rule | None = None,
+    view_of: Callable[..., ViewOf] | None = None,
 ) -> Declared:
     """Declare an op by its kernel and, for each differentiable input, both rules.
 
@@ -108,11 +122,13 @@ def declared(
             result may still have the broadcast shape of the op's result. It may give None if nothing flows.
         jvp: by input, rule(t, ...) naming the same but `shared`; the op's tangent is their sum.
         shared: rule(g, ...) naming inputs, `out` and parameters: what several of the `vjp` need, computed once.
+        view_of: what the result is a view of, see `Op`.
 
     Returns:
         The parts; what `register` gives is f(inputs..., params...), which takes Tensors and plain arrays.
     """
     op = Op(name, kernel)
+    op.view_of = view_of
     rules = _Rules(op, ("out",), vjp, jvp, shared)
 
     def retrack(e: Entry, to: Retrack) -> Entry:
@@ -212,7 +228,8 @@ class _Rules:
         source += f"    if not ({' or '.join(numbered('t', self.count))}):\n        return kernel({arguments})\n"
         source += "".join([f"    a{k} = v{k}._array if t{k} else v{k}\n" for k in range(self.count)])
         append = f"            entries.append({self._entry_display()})\n"
-        return source + op_body(given, append, params=targets(params), results=self.results)
+        noted = note_view(self.scope["op"])
+        return source + op_body(given, append, params=targets(params), results=self.results, **noted)
 
     def _entry_source(self) -> str:
         params, made = self._params(), numbered("c", self.results)
@@ -260,7 +277,13 @@ class _Rules:
 
 
 def variadic(
-    name: str, kernel: Callable[..., Any], *, vjp: Rule, jvp: Rule, keeps: Literal["nothing", "others"]
+    name: str,
+    kernel: Callable[..., Any],
+    *,
+    vjp: Rule,
+    jvp: Rule,
+    keeps: Literal["nothing", "others"],
+    view_of: Callable[..., ViewOf] | None = None,
 ) -> Callable[..., Any]:
     """Declare an op of any number of inputs.
 
@@ -272,6 +295,7 @@ def variadic(
         vjp: vjp(g, k, values, shapes, *params), the cotangent of input k.
         jvp: jvp(tangents, values, *params), a tangent being None if there is none.
         keeps: whether `vjp` reads the values of the other inputs; else `values` is a tuple of None.
+        view_of: what the result is a view of, see `Op`.
 
     Returns:
         f(sequence, *params), which takes Tensors and plain arrays.
@@ -282,6 +306,7 @@ def variadic(
         return kernel(list(arguments[:count]), *arguments[count:-1])
 
     op = Op(name, on_all)
+    op.view_of = view_of
 
     def call(sequence: Sequence[Any], *params: Any) -> Any:
         if any(isinstance(t, Tensor) for t in sequence):

@@ -27,11 +27,12 @@ from gradmgr._arrays import libraries
 from gradmgr._arrays.refcounts import GRADIENT_IN_VJP
 from gradmgr._engine.broadcast import broadcast_like, is_complex, sum_of_products, unbroadcast
 from gradmgr._engine.entry import Kind, Retrack, declare_kind, one_input, two_inputs
-from gradmgr._engine.op import Op, Rule, argument_positions, register, scope_of
+from gradmgr._engine.op import Op, Rule, argument_positions, note_view, register, scope_of
 from gradmgr._engine.ownership import Grads, Ownership, accumulate
 from gradmgr._engine.parameter import Parameter
 from gradmgr._engine.templates import add_gradient, compiled_at_first_call, op_body
 from gradmgr._engine.ufunc_keywords import with_keywords
+from gradmgr._engine.views import ViewOf
 
 # ---------------------------------------------------------------- how the functions read their operands
 
@@ -169,7 +170,6 @@ _REDUCED = """\
 # What rules given as text may name besides what they ask for.
 _IN_RULES = MappingProxyType(
     {
-        "ndarray": np.ndarray,
         "divide": np.divide,
         "multiply": np.multiply,
         "negative": np.negative,
@@ -217,8 +217,10 @@ class _Declaration:
         into: Into,
         reduced: tuple[str | None, ...] = (),
         of_others: Callable[[Any, Any], Any] | None = None,
+        view_of: Callable[..., ViewOf] | None = None,
     ) -> None:
         self.op = op = Op(name, kernel)
+        op.view_of = view_of
         self.inputs = "xy"[: len(rules)]
         self.scope = scope_of(
             op,
@@ -296,7 +298,8 @@ class _Declaration:
 
         def source() -> str:
             append = self._with_entries(_APPEND_1 if len(self.inputs) == 1 else _APPEND_2)
-            return read + op_body(self.inputs, append, result=result, is_tensor=len(self.inputs) == 1)
+            is_tensor = len(self.inputs) == 1
+            return read + op_body(self.inputs, append, result=result, is_tensor=is_tensor, **note_view(self.op))
 
         name = self.op.name
         return self._generated(head, kind, source, name, name if kind == "function" else f"{kind} {name}")
@@ -404,6 +407,7 @@ def elementwise(
     jvp: tuple[Rule, ...] | None = None,
     into: Into = None,
     reduced: tuple[str | None, ...] = (),
+    view_of: Callable[..., ViewOf] | None = None,
 ) -> OpFunction:
     """Declare an op of one or two inputs that works element by element, with broadcasting.
 
@@ -419,8 +423,9 @@ def elementwise(
             g. It may be text too, as "multiply(g, y, g)"; None if there is none.
         reduced: the rule by input once more, as text, for large gradients that are to be summed to `{shape}` and cast
             to `{dtype}`: it may do a part of that. None if there is none.
+        view_of: what the result is a view of, see `Op`.
     """
-    return _Declaration(name, kernel, rules, operate, jvp, into, reduced).make()
+    return _Declaration(name, kernel, rules, operate, jvp, into, reduced, view_of=view_of).make()
 
 
 def multilinear(

@@ -99,6 +99,7 @@ def _values_to_write(
             g = g._array  # and the Tensor is dropped: references to the array are counted next
         made = _new(Tensor)  # `wrap`, inlined
         made._array = g
+        made._view_of = ()
         made._rec = g = None  # no reference here: `own_gradient` and `_sum` count them
         if held is not None and adding:
             made._array = _sum(held._array, made)

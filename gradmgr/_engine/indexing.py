@@ -12,10 +12,12 @@ from gradmgr._arrays.batched import Batched
 from gradmgr._arrays.captured import capturing
 from gradmgr._arrays.table_rows import TableRows, are_few
 from gradmgr._engine.context import current
-from gradmgr._engine.op import Function, linear, zeros
+from gradmgr._engine.op import OPS, Function, linear, scope_of, zeros
 from gradmgr._engine.ownership import Grads, Ownership, accumulate, start_gradient
 from gradmgr._engine.row_sparse import RowSparse, row_sparse
-from gradmgr._engine.tensor import Tensor
+from gradmgr._engine.templates import compiled_at_first_call, op_body
+from gradmgr._engine.tensor import Tensor, is_number
+from gradmgr._engine.views import ViewOf, linked
 
 Index = Any
 _BASIC = (int, slice, type(None), type(Ellipsis), np.integer)
@@ -53,8 +55,10 @@ _SIMPLE = frozenset((int, slice, type(None), type(Ellipsis)))
 
 def is_basic(index: Index) -> bool:
     """Tell whether an index gives a view: integers, slices, None and Ellipsis only."""
-    parts = index if isinstance(index, tuple) else (index,)
-    return all(isinstance(part, _BASIC) and not isinstance(part, bool) for part in parts)
+    for part in index if isinstance(index, tuple) else (index,):
+        if not isinstance(part, _BASIC) or isinstance(part, bool):
+            return False
+    return True
 
 
 def may_repeat(index: Index) -> bool:
@@ -247,5 +251,69 @@ def _add_piece(e: tuple[Any, ...], h: Any, g: Any, grads: Grads, owned: Ownershi
         accumulate(grads, owned, node_id, scatter(g, shape, index))
 
 
-getitem: Function = linear("getitem", _get, lambda g, shape, index: scatter(g, shape, index), vjp=_vjp_of_getitem)
+def _view_of_item(x: Tensor, a: Any, c: Any, index: Index) -> ViewOf:
+    """Return what x[index] is a view of: also where `_get` made a copy of it."""
+    if not is_basic(index):
+        return None  # an array of its own, or a number
+    if not c.ndim and not any(part is Ellipsis for part in (index if index.__class__ is tuple else (index,))):
+        return None  # a number
+    return () if is_number(x) else linked(x, index)
+
+
+getitem: Function = linear(
+    "getitem",
+    _get,
+    lambda g, shape, index: scatter(g, shape, index),
+    vjp=_vjp_of_getitem,
+    view_of=_view_of_item,
+)
 scatter: Function = linear("scatter", _scatter, lambda g, index: getitem(g, index))
+
+# ---------------------------------------------------------------- x[index]
+
+_READ_ITEM = """\
+def made(x, index, /):
+    a0 = x._array
+    if a0.__class__ is not ndarray or not (
+        index.__class__ in SIMPLE or (index.__class__ is tuple and SIMPLE.issuperset(map(type, index)))
+    ):
+        return other_item(x, index)
+"""
+
+# What `_get` does of a piece, and `_view_of_item`.
+_KEEP_ITEM = f"""\
+    v, b = x._view_of, c.base
+    if b is None or (v is None and not a0.ndim):
+        v = None if b is None else ()
+    else:
+        if b.__class__ is ndarray and c.nbytes * {_SMALL} <= b.nbytes and current() is not None:
+            c = c.copy()
+        v = linked(x, index) if v and v[0]() is None else (ref(x), v, index)
+"""
+
+
+def item_method(other_item: Function) -> Function:
+    """Return the method for x[index]: `getitem` in one frame for arrays of NumPy's and a plain index.
+
+    Slices are read more often than any other op is called, and NumPy takes 0.1 us for one.
+
+    Args:
+        other_item: what is called for other arrays and indices.
+    """
+    op = OPS["getitem"]
+    scope = scope_of(
+        op,
+        __name__,
+        SIMPLE=_SIMPLE,
+        other_item=other_item,
+    )
+
+    def source() -> str:
+        append = "            entries.append(('getitem', m, i0, a0.shape, a0.dtype, index))\n"
+        return _READ_ITEM + op_body(
+            "x", append, result="a0[index]", then=_KEEP_ITEM, params="index, ", is_tensor=True, view_of="v"
+        )
+
+    method = compiled_at_first_call("x, index, /", "call", source, "getitem", "item", scope)
+    method.__doc__ = other_item.__doc__
+    return method

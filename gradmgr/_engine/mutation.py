@@ -6,7 +6,9 @@ recorded value nor a slice, a `detach()` or a `numpy()` view of the tensor ever 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable
+from sys import getrefcount
 from typing import Any
 
 import numpy as np
@@ -14,6 +16,7 @@ import numpy as np
 from gradmgr import errors
 from gradmgr._arrays import libraries
 from gradmgr._arrays.atomic import Call
+from gradmgr._arrays.refcounts import OPERAND_OF_STATEMENT
 from gradmgr._engine import write_lock
 from gradmgr._engine.broadcast import broadcast_to, cast, unbroadcast
 from gradmgr._engine.context import Context, current, is_tracked, rebind, recorders
@@ -24,6 +27,7 @@ from gradmgr._engine.ownership import Grads, Ownership, accumulate, start_gradie
 from gradmgr._engine.recorder import Recorder
 from gradmgr._engine.tape import Tape
 from gradmgr._engine.tensor import Tensor, cut, describe, raw, wrap
+from gradmgr._engine.views import check_kept, is_assigned_to_item, new_array
 
 # Below this many bytes a new array costs no more than asking whether NumPy would raise half-way.
 _SMALL_BUFFER = 4096
@@ -181,7 +185,10 @@ def setitem(x: Tensor, index: Index, v: Any) -> None:
 
     Raises:
         IndexError, ValueError: as NumPy; x is then unchanged.
+        LostWriteError: x is a view, and what it is a view of would not change.
     """
+    if x._view_of:
+        check_kept(x, "x[index] = v", "index u at once, as in u[0, 1] = v in place of u[0][1] = v")
     index = normalized(index)
     if not isinstance(v, Tensor):
         v = libraries.need_operand(v, "x[...] = v")
@@ -206,7 +213,7 @@ def _check_value_fits(places: tuple[int, ...], shape: tuple[int, ...]) -> None:
         raise ValueError(f"could not broadcast input array from shape {shape} into shape {places}")
 
 
-copied: Function = linear("copy", writable_copy, lambda g: g)
+copied: Function = linear("copy", writable_copy, lambda g: g, view_of=new_array)
 
 
 def calls_to_forget(t: Tensor, recorders: Iterable[Recorder]) -> list[Call]:
@@ -314,16 +321,19 @@ def store(out: Any, z: Any, asked: str, *, may_broadcast: bool = False) -> Any:
     Raises:
         ShapeError, DtypeError: the result does not fit; out is unchanged.
         TrackedConversionError: a tracked result into a plain array.
+        LostWriteError: out is a view, and what it is a view of would not change.
     """
     if isinstance(out, tuple):
         (out,) = out
+    if isinstance(out, Tensor):
+        check_kept(out, asked)
     if not (isinstance(out, Tensor) or libraries.is_array(out)):
         raise TypeError(f"{asked} writes into a Tensor or an array; found {type(out).__name__}")
     libraries.check_plain(out)
     if not may_broadcast and z.shape != out.shape:
         raise errors.ShapeError(f"{asked} has a result of shape {z.shape}; found one of shape {out.shape} to write to")
     if isinstance(out, Tensor):
-        return rebind(out, _fit_into(out, z if isinstance(z, Tensor) else wrap(z), asked))
+        return write_whole(out, _fit_into(out, z if isinstance(z, Tensor) else wrap(z), asked))
     if isinstance(z, Tensor):
         if is_tracked(z):
             raise errors.TrackedConversionError(
@@ -336,22 +346,40 @@ def store(out: Any, z: Any, asked: str, *, may_broadcast: bool = False) -> Any:
     return out
 
 
-def updater(operate: Callable[[Tensor, Any], Any], ufunc: Callable[..., Any] | None, symbol: str) -> Callable[..., Any]:
+def updater(
+    operate: Callable[[Tensor, Any], Any],
+    ufunc: Callable[..., Any] | None,
+    symbol: str,
+    *,
+    is_operator: bool = False,
+) -> Callable[..., Any]:
     """Make the method of an in-place operator from that of the plain one.
 
     Args:
         operate: the operator, recorded; x op y.
         ufunc: writes with out=, for buffers that are worth reusing; None if that is not safe.
         symbol: for errors, such as "+=".
+        is_operator: whether it is an augmented assignment, where a number, see `tensor.is_number`, stays as it is and
+            the result is another one.
     """
 
     def update(x: Tensor, y: Any, /) -> Any:
-        if current() is None and ufunc is not None and (isinstance(y, Tensor) or y.__class__ in libraries.PLAIN):
+        view = x._view_of
+        if is_operator and view is None and x._array.ndim == 0:
+            return operate(x, y)
+        if view:
+            references = getrefcount(x)
+            if not is_operator:
+                check_kept(x, symbol)
+            elif references > OPERAND_OF_STATEMENT or not is_assigned_to_item(view, sys._getframe(1)):
+                check_kept(x, f"x {symbol} y", f"write {{item}} {symbol} y in place of x {symbol} y")
+        is_recorded = current() is not None
+        if not is_recorded and ufunc is not None and (isinstance(y, Tensor) or y.__class__ in libraries.PLAIN):
             b = raw(y)
             write = _replaced if x._array.nbytes <= _SMALL_BUFFER else _written
             if write(x, b, ufunc):
                 return x
-        if current() is not None and ufunc is not None and not _clearly_fits(x, y):
+        if is_recorded and ufunc is not None and not _clearly_fits(x, y):
             other = raw(y) if isinstance(y, Tensor) else libraries.operand(y)
             if other is NotImplemented:
                 return other
@@ -365,9 +393,24 @@ def updater(operate: Callable[[Tensor, Any], Any], ufunc: Callable[..., Any] | N
         c = z._array
         if c.shape != x._array.shape or c.dtype != x._array.dtype:
             z = _fit_into(x, z, f"x {symbol} y")
-        return rebind(x, z)
+        return write_whole(x, z)
 
     return update
+
+
+def write_whole(x: Tensor, z: Tensor) -> Tensor:
+    """Let `x` be `z` from now on, as `rebind`, with the axes in the order in memory that they have.
+
+    In NumPy they stay so. On that depends which of its functions make a view.
+    """
+    before, made = x._array, z._array
+    rebind(x, z)
+    if made.ndim > 1 and before.__class__ is made.__class__ is np.ndarray and made.strides != before.strides:
+        kept = np.empty_like(before)
+        if kept.strides != made.strides:
+            kept[...] = made
+            x._array = kept
+    return x
 
 
 def _clearly_fits(x: Tensor, y: Any) -> bool:
@@ -387,7 +430,7 @@ def _replaced(x: Tensor, b: Any, ufunc: Callable[..., Any]) -> bool:
         c = ufunc(a, b)
     except errors.REJECTIONS:
         return False  # the operator says it better
-    if c.shape != a.shape or c.dtype != a.dtype:
+    if c.shape != a.shape or c.dtype != a.dtype or (c.ndim > 1 and c.strides != a.strides):
         return False
     x._array = c
     x._rec = None

@@ -64,6 +64,7 @@ def parameter_around(array: Any) -> Parameter:
     made = object.__new__(Parameter)
     made._array = array
     made._rec = None
+    made._view_of = ()
     return made
 
 

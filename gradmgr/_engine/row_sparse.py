@@ -63,6 +63,7 @@ class RowSparse(Tensor):
         _check_rows(rows, values, shape)
         _slot.__set__(self, TableRows(shape, values.dtype, ((rows.astype(np.int64, copy=False), values),)))
         self._rec = None
+        self._view_of = ()
 
     # ------------------------------------------------------------ what it holds
 
@@ -236,6 +237,7 @@ def row_sparse(content: TableRows) -> RowSparse:
     made = _new(RowSparse)
     _slot.__set__(made, content)
     made._rec = None
+    made._view_of = ()
     return made
 
 

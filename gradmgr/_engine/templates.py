@@ -37,6 +37,7 @@ _COMPUTE = """\
 _RECORD = """\
     z = new(Tensor)
     z._array = c
+    z._view_of = {view_of}
     if rec is not None:
 {lookups}        if {tracked}:
             z._rec = rec
@@ -61,12 +62,29 @@ _RECORD_SEVERAL = """\
     return {made}
 """
 
+_NEW_RESULT = """\
+    z{k} = new(Tensor)
+    z{k}._array = c{k}
+    z{k}._rec = None
+    z{k}._view_of = {view_of}
+"""
+
 _TRACK_RESULT = """\
             t = c{k}.dtype
             if t is F4 or t is F8 or is_differentiable(t):
                 z{k}._rec = rec
                 z{k}._node_id = own = object()
                 entries.append(("result", own, m, {k}))
+"""
+
+# What the result of an op that makes views is a view of: `views.view_of`, written out for arrays of NumPy's.
+NOTE_VIEW = """\
+    v, b = x._view_of, c.base
+    is_array = c.ndim if a0.ndim else v is not None
+    if is_array and b is not None and (b is a0 or b is a0.base) and a0.__class__ is ndarray:
+        v = linked(x) if v and v[0]() is None else (ref(x), v, None)
+    else:
+        v = view_of(x, a0, c)
 """
 
 # What a vjp does with d, the contribution to one input: brings it to the input's shape and dtype, and adds it up.
@@ -115,7 +133,15 @@ def lookup(k: int, v: str, *, is_tensor: bool = False) -> str:
 
 
 def op_body(
-    inputs: Sequence[str], append: str, *, result: str = "", params: str = "", results: int = 1, is_tensor: bool = False
+    inputs: Sequence[str],
+    append: str,
+    *,
+    result: str = "",
+    params: str = "",
+    results: int = 1,
+    is_tensor: bool = False,
+    then: str = "",
+    view_of: str = "None",
 ) -> str:
     """Write the body of an op function, from the point on where its inputs are read.
 
@@ -126,6 +152,8 @@ def op_body(
         params: the names of the op's further arguments, each with a comma.
         results: number of results.
         is_tensor: whether all inputs are known to be Tensors.
+        then: lines that follow when c is computed, indented by 4.
+        view_of: the expression of `_view_of` of each result.
     """
     arrays = ", ".join(numbered("a", len(inputs)))
     enter = _ENTER.format(inputs=tuple_of(inputs), params=f", ({params})" if params else "")
@@ -133,9 +161,10 @@ def op_body(
     lookups = "".join([f"        {lookup(k, v, is_tensor=is_tensor)}\n" for k, v in enumerate(inputs)])
     tracked = any_tracked(range(len(inputs)))
     if results == 1:
-        return enter + compute + _RECORD.format(lookups=lookups, tracked=tracked, append=append)
+        fill = {"lookups": lookups, "tracked": tracked, "append": append, "view_of": view_of}
+        return enter + compute + then + _RECORD.format(**fill)
     numbers = range(results)
-    tensors = "".join([f"    z{k} = new(Tensor)\n    z{k}._array = c{k}\n    z{k}._rec = None\n" for k in numbers])
+    tensors = "".join([_NEW_RESULT.format(k=k, view_of=view_of) for k in numbers])
     return (
         enter
         + compute
@@ -169,6 +198,7 @@ def call(self, op, {inputs}):
     z = new(Tensor)
     z._array = c
     z._rec = None
+    z._view_of = None
     outer = []
     for rec in self.tapes:
         if not rec.open:

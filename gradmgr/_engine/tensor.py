@@ -43,8 +43,8 @@ class Tensor(TensorMembers):
 
     # _rec, _node_id: a recorder that tracks this tensor, and its node id there. _overflow_ids: the node ids of further
     # recorders. _hooks: of a tensor that was attached. _grad, _hooks and _overflow_ids are left unset by the generated
-    # op functions: each store costs.
-    __slots__ = ("__weakref__", "_array", "_grad", "_hooks", "_node_id", "_overflow_ids", "_rec")
+    # op functions: each store costs. _view_of: see below.
+    __slots__ = ("__weakref__", "_array", "_grad", "_hooks", "_node_id", "_overflow_ids", "_rec", "_view_of")
 
     _array: Any
     _guarded: type  # see write_lock
@@ -57,10 +57,15 @@ class Tensor(TensorMembers):
     _hooks: Any
     _check_uncut: Callable[..., None]  # see `conversion`
     _check_pickled: Callable[[], None]
+    # What NumPy would have in place of this tensor. None: what an operation returned, an array, or without axes a
+    # number, which no augmented assignment changes. (): an array that was made as such. Anything else: a view of
+    # tensors, see `views`.
+    _view_of: tuple[Any, ...] | None
 
     def __init__(self, data: Any, dtype: Any = None, device: str | None = None) -> None:
         self._array = _fresh(data, dtype, device)
         self._rec = None
+        self._view_of = ()
 
     def __init_subclass__(cls, **keywords: Any) -> None:
         super().__init_subclass__(**keywords)
@@ -345,7 +350,27 @@ def wrap(array: Any) -> Tensor:
     made = _new(Tensor)
     made._array = array
     made._rec = None
+    made._view_of = None
     return made
+
+
+def variable(array: Any) -> Tensor:
+    """Return a Tensor around this array, as `wrap` does, that `+=` writes in place even if it has no axes."""
+    made = wrap(array)
+    made._view_of = ()
+    return made
+
+
+def alike(t: Tensor) -> Tensor:
+    """Return a Tensor of the same array that no recorder tracks, and that is written to as this one."""
+    made = wrap(t._array)
+    made._view_of = t._view_of
+    return made
+
+
+def is_number(t: Tensor) -> bool:
+    """Return True if NumPy would have a number in place of this tensor, which no `+=` changes."""
+    return t._view_of is None and t._array.ndim == 0
 
 
 def raw(value: Any) -> Any:
@@ -384,7 +409,7 @@ def _fresh(data: Any, dtype: Any, device: str | None) -> Any:
 
 
 def _restore(values: np.ndarray[Any, Any], device: str) -> Tensor:
-    return wrap(libraries.to_device(values, device))
+    return variable(libraries.to_device(values, device))
 
 
 def tensor(data: Any, dtype: Any = None, device: str | None = None, *, requires_grad: bool = False) -> Tensor:
@@ -408,7 +433,7 @@ def tensor(data: Any, dtype: Any = None, device: str | None = None, *, requires_
     if requires_grad:
         raise TypeError(f"tensor: requires_grad=True is not supported; {errors.HOW_TO_REQUIRE_GRAD}")
     try:
-        return wrap(_fresh(data, dtype, device))
+        return variable(_fresh(data, dtype, device))
     except errors.REJECTIONS as error:
         errors.put_name(error, "tensor")
         raise
@@ -430,4 +455,4 @@ def from_dlpack(source: Any, /, *, device: str | None = None, copy: bool | None 
     on_host = int(kind) == 1  # kDLCPU
     library = np if on_host else libraries.import_cupy("from_dlpack of GPU memory")
     array = library.from_dlpack(source)
-    return wrap(libraries.make_array(array, None, device, copy=copy))
+    return variable(libraries.make_array(array, None, device, copy=copy))

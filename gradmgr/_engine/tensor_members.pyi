@@ -223,7 +223,11 @@ class TensorMembers:
         """Apply `arctanh` in place."""
 
     def backward(
-        self, gradient: Any = None, retain_graph: bool | None = None, create_graph: bool = False, inputs: Any = None
+        self,
+        gradient: Any = None,
+        retain_graph: bool | None = None,
+        create_graph: bool | None = None,
+        inputs: Any = None,
     ) -> None:
         """Add the gradients of this tensor, weighted by `gradient`, to `.grad`; see `gradmgr.backward`."""
 
@@ -288,13 +292,13 @@ class TensorMembers:
     @overload
     def compress(self, condition: Any, axis: int | None = None, out: Any = None) -> Any: ...
     def conj(self) -> Tensor:
-        """Return the complex conjugate as `numpy.ndarray.conj`; integers and booleans as they are."""
+        """Return the complex conjugate as `numpy.ndarray.conj`; a real one as it is."""
 
     def conj_physical_(self) -> Self:
         """Apply `conjugate` in place."""
 
     def conjugate(self) -> Tensor:
-        """Return the complex conjugate as `numpy.ndarray.conj`; integers and booleans as they are."""
+        """Return the complex conjugate as `numpy.ndarray.conj`; a real one as it is."""
 
     def copy(self, order: str = "C") -> Tensor:
         """Return a copy as `numpy.ndarray.copy`, in C order by default."""

@@ -36,7 +36,7 @@ from gradmgr._engine.observers import Entry, Observer, observers, observing, set
 from gradmgr._engine.ownership import Grads, Ownership
 from gradmgr._engine.recorder import Recorder, snapshot
 from gradmgr._engine.tape import Tape
-from gradmgr._engine.tensor import Tensor, describe, wrap
+from gradmgr._engine.tensor import Tensor, describe, is_number, wrap
 from gradmgr._transforms.randomness import Replay, given_sources, global_sources, sources_in
 
 __all__ = ["checkpoint", "checkpoint_sequential"]
@@ -160,11 +160,12 @@ class _SecondRunCollector(Observer):
 class _KeptArgument:
     """Takes the place of a Tensor or array among the arguments; value `k` of those kept."""
 
-    __slots__ = ("is_tensor", "k")
+    __slots__ = ("is_number", "is_tensor", "k")
 
-    def __init__(self, k: int, is_tensor: bool) -> None:
+    def __init__(self, k: int, leaf: Any) -> None:
         self.k = k
-        self.is_tensor = is_tensor
+        self.is_tensor = isinstance(leaf, Tensor)
+        self.is_number = self.is_tensor and is_number(leaf)
 
 
 class _Call:
@@ -207,10 +208,9 @@ class _Call:
         kept: dict[int, _KeptArgument] = {}
         leaves = []
         for leaf in leaves_of((args, kwargs)):
-            is_tensor = isinstance(leaf, Tensor)
-            if is_tensor or (libraries.is_array(leaf) and not isinstance(leaf, np.generic)):
+            if isinstance(leaf, Tensor) or (libraries.is_array(leaf) and not isinstance(leaf, np.generic)):
                 if id(leaf) not in kept:
-                    kept[id(leaf)] = _KeptArgument(len(values), is_tensor)
+                    kept[id(leaf)] = _KeptArgument(len(values), leaf)
                     values.append(snapshot(leaf, tracking))
                 leaf = kept[id(leaf)]
             leaves.append(leaf)
@@ -227,6 +227,7 @@ class _Call:
             if leaf.k not in made:
                 value = values[leaf.k]
                 t = with_node_ids(value._array, value) if isinstance(value, Tensor) else wrap(value)
+                t._view_of = None if leaf.is_number else ()
                 made[leaf.k] = t if leaf.is_tensor else value
             return made[leaf.k]
 

@@ -17,7 +17,7 @@ from gradmgr._arrays.libraries import is_array, is_differentiable
 from gradmgr._engine.cleanup import complete
 from gradmgr._engine.context import Context, current, set_current
 from gradmgr._engine.tape import Tape
-from gradmgr._engine.tensor import Tensor, wrap
+from gradmgr._engine.tensor import Tensor, alike, wrap
 from gradmgr._transforms.function_call import FunctionCall, check_methods, differentiable_values
 from gradmgr._transforms.function_context import ContextState, FunctionCtx
 from gradmgr._transforms.function_node import FUNCTION_OP, ArrayMetadata, FunctionNode, Source, is_placeholder
@@ -75,7 +75,7 @@ def _untracked(args: tuple[Any, ...]) -> tuple[list[Any], list[Any]] | None:
                 return None
             copy = copies.get(id(t))
             if copy is None:
-                copy = copies[id(t)] = wrap(array)
+                copy = copies[id(t)] = alike(t)
             before.append(array)
             given.append(copy)
         else:

@@ -18,7 +18,7 @@ from gradmgr._engine.context import Context, current, interceptors_of, paused, r
 from gradmgr._engine.interceptors import Interceptor
 from gradmgr._engine.op import Op
 from gradmgr._engine.recorder import Recorder, snapshot
-from gradmgr._engine.tensor import Tensor, describe, raw, wrap
+from gradmgr._engine.tensor import Tensor, alike, describe, raw, wrap
 from gradmgr._transforms.function_context import ContextState, FunctionCtx
 from gradmgr._transforms.function_node import (
     FUNCTION_OP,
@@ -80,7 +80,7 @@ class FunctionCall:
         self.arrays_before = tuple([raw(t) for t in self.args])
         self.tracking = _tracking_recorders(context, self.args)
         # Forward is given untracked Tensors of the same values, one for each Tensor among the arguments.
-        copies = {id(t): wrap(t._array) for t in self.args if isinstance(t, Tensor)}
+        copies = {id(t): alike(t) for t in self.args if isinstance(t, Tensor)}
         self.forward_args = tuple([copies.get(id(t), t) for t in self.args])
         ctx = FunctionCtx()
         ctx._gradmgr = self.state = ContextState(self.name, "forward", self._needs_input_grad())
@@ -147,7 +147,7 @@ class FunctionCall:
     def run_untracked(self, needs: tuple[bool, ...]) -> tuple[Residuals, Any]:
         """Run forward as if these arguments were tracked; return what backward needs, and the result."""
         self.arrays_before = tuple([raw(t) for t in self.args])
-        copies = {id(t): wrap(t._array) for t in self.args if isinstance(t, Tensor)}
+        copies = {id(t): alike(t) for t in self.args if isinstance(t, Tensor)}
         self.forward_args = tuple([copies.get(id(t), t) for t in self.args])
         ctx = FunctionCtx()
         ctx._gradmgr = self.state = ContextState(self.name, "forward", needs)

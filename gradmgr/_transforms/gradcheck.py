@@ -14,7 +14,7 @@ import numpy as np
 
 from gradmgr import errors
 from gradmgr._arrays import libraries
-from gradmgr._engine.tensor import Tensor, raw, wrap
+from gradmgr._engine.tensor import Tensor, raw, variable, wrap
 from gradmgr._transforms.gradcheck_derivatives import (
     Function,
     flatten,
@@ -535,7 +535,7 @@ class _Check:
         def shifted(step: complex) -> list[Any]:
             shifted_points = list(map(new_handle, problem.points))
             for k, v in zip(problem.argnums, vs, strict=True):
-                shifted_points[k] = wrap(raw(shifted_points[k]) + step * v)
+                shifted_points[k] = variable(raw(shifted_points[k]) + step * v)
             call = problem.func if complex_step else problem.call_checked
             return [raw(y) for _, y in problem.call_for_values(call, shifted_points)]
 

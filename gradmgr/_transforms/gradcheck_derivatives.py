@@ -75,7 +75,9 @@ def new_handle(t: Any) -> Any:
     if not isinstance(t, Tensor):
         return t
     handle = snapshot(t, recorders(current()))
-    return handle if isinstance(handle, Tensor) else wrap(handle)
+    handle = handle if isinstance(handle, Tensor) else wrap(handle)
+    handle._view_of = ()  # a variable, as points are
+    return handle
 
 
 def or_zeros(value: Any, like: Tensor) -> Any:

@@ -12,6 +12,7 @@ from gradmgr import errors, serialization
 from gradmgr._arrays import libraries
 from gradmgr._engine.context import rebind
 from gradmgr._engine.tensor import Tensor, wrap
+from gradmgr._engine.views import check_kept
 from gradmgr.distributed._buckets import Layout, explained
 from gradmgr.distributed._group import Group
 from gradmgr.distributed._world import group as resolve_group
@@ -50,6 +51,8 @@ def bcast_parameters(
     if not 0 <= root < at.size:
         raise ValueError(f"bcast_parameters: the root is a rank from 0 to {at.size - 1}; found {root}")
     names, found = _named(tensors)
+    for t in found:
+        check_kept(t, "bcast_parameters")
     layout = Layout(found, names, _CHUNK)
     try:
         at.agree(_BROADCAST, f"root {root}, {len(found)} tensors, {layout.digest}")

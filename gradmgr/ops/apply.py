@@ -15,7 +15,7 @@ from gradmgr._arrays import libraries
 from gradmgr._engine.context import is_tracked
 from gradmgr._engine.mutation import as_type
 from gradmgr._engine.op import zeros
-from gradmgr._engine.tensor import Tensor, describe, raw, wrap
+from gradmgr._engine.tensor import Tensor, describe, raw, variable, wrap
 from gradmgr.ops.constant import holds_numbers
 from gradmgr.ops.convert import holds_tensor, lift, to
 from gradmgr.ops.create import indices
@@ -128,7 +128,7 @@ def piecewise(x: Any, condlist: Any, funclist: Any, *args: Any, **kw: Any) -> An
         except _GaveTensorError:
             pass
     x = lift(x)
-    z = wrap(zeros(x, x.shape, x.dtype))
+    z = variable(zeros(x, x.shape, x.dtype))
     for mask, choice in zip(_case_masks(x, condlist, len(funclist)), funclist, strict=True):
         if not callable(choice):
             _put_piece(z, mask, choice)

@@ -22,6 +22,7 @@ from gradmgr._engine.elementwise import OpFunction, conj, conj_of, elementwise
 from gradmgr._engine.mutation import as_type
 from gradmgr._engine.tensor import Tensor, raw
 from gradmgr._engine.ufunc_keywords import with_keywords
+from gradmgr._engine.views import view_of
 from gradmgr.ops.where import MANY, choose, where_kernel
 
 LN2 = math.log(2.0)
@@ -458,8 +459,8 @@ def _sign_map(g: Any, x: Any, out: Any) -> Any:
     return _divide_or_zero(across, absolute(x))
 
 
-real: OpFunction = elementwise("real", np.real, lambda g: g, jvp=(lambda t: real(t),))
-imag: OpFunction = elementwise("imag", np.imag, lambda g: g * 1j, jvp=(lambda t: imag(t),))
+real: OpFunction = elementwise("real", np.real, lambda g: g, jvp=(lambda t: real(t),), view_of=view_of)
+imag: OpFunction = elementwise("imag", np.imag, lambda g: g * 1j, jvp=(lambda t: imag(t),), view_of=view_of)
 absolute = elementwise(
     "absolute",
     np.absolute,

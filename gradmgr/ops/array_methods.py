@@ -7,12 +7,13 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from gradmgr._arrays import libraries, operators
+from gradmgr._arrays import operators
 from gradmgr._engine import conversion
 from gradmgr._engine.elementwise import conj
 from gradmgr._engine.indexing import normalized
 from gradmgr._engine.mutation import copied, setitem, updater
-from gradmgr._engine.tensor import Tensor, describe
+from gradmgr._engine.tensor import Tensor, describe, is_number
+from gradmgr._engine.views import as_new_array, as_number
 from gradmgr.ops import (
     arithmetic,
     constant,
@@ -50,7 +51,7 @@ def bind() -> None:
     for name, (made, ufunc, symbol) in _BINARY.items():
         setattr(Tensor, f"__{name}__", made.operator)
         setattr(Tensor, f"__r{name}__", made.reflected)
-        setattr(Tensor, f"__i{name}__", updater(made.operator, ufunc, symbol))
+        setattr(Tensor, f"__i{name}__", updater(made.operator, ufunc, symbol, is_operator=True))
     for name, made in _UNARY.items():
         setattr(Tensor, f"__{name}__", made.operator)
     for name, function in operators.COMPARISONS.items():
@@ -58,7 +59,8 @@ def bind() -> None:
     for name, function in operators.BITWISE.items():
         setattr(Tensor, f"__{name}__", constant.valued_operator(function))
         setattr(Tensor, f"__r{name}__", constant.reflected(function))
-        setattr(Tensor, f"__i{name}__", updater(constant.valued_operator(function), None, f"{name} in place"))
+        update = updater(constant.valued_operator(function), None, f"{name} in place", is_operator=True)
+        setattr(Tensor, f"__i{name}__", update)
     for name, member in _METHODS.items():
         setattr(Tensor, name, member)
 
@@ -85,7 +87,8 @@ def _flatten(self: Tensor, order: str = "C") -> Any:
 
 def _copy(self: Tensor, order: str = "C") -> Any:
     """Return a copy as `numpy.ndarray.copy`, in C order by default."""
-    return convert.copy(self, order)
+    made = convert.copy(self, order)
+    return as_number(made) if is_number(self) else made
 
 
 def _clone(self: Tensor) -> Any:
@@ -109,12 +112,13 @@ def _astype(
         raise TypeError(
             f"astype: cannot cast array data from {self.dtype} to {np.dtype(dtype)} according to the rule {casting!r}"
         )
-    return create.in_memory_order(convert.astype(self, dtype, copy=copy), order)
+    made = create.in_memory_order(convert.astype(self, dtype, copy=copy), order)
+    return as_number(made) if is_number(self) else made
 
 
 def _conj(self: Tensor) -> Any:
-    """Return the complex conjugate as `numpy.ndarray.conj`; integers and booleans as they are."""
-    return conj(self) if libraries.is_differentiable(self.dtype) else self.detach()
+    """Return the complex conjugate as `numpy.ndarray.conj`; a real one as it is."""
+    return conj(self) if self.dtype.kind == "c" else self
 
 
 def _contains(self: Tensor, value: Any) -> bool:
@@ -193,7 +197,8 @@ class Flat:
         return _iter(shape.ravel(self._tensor))
 
     def __getitem__(self, index: Any) -> Tensor:
-        return shape.ravel(self._tensor)[index]  # type: ignore[no-any-return]  # what `ravel` returns is Any
+        z = shape.ravel(self._tensor)[index]
+        return as_new_array(z) if z.ndim else z  # type: ignore[no-any-return]  # what `ravel` returns is Any
 
     def __setitem__(self, index: Any, value: Any) -> None:
         """Write values, from the first again where there are too few, as NumPy does."""

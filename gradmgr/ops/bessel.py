@@ -16,6 +16,7 @@ from gradmgr._engine.elementwise import OpFunction, conj_of, elementwise
 from gradmgr._engine.op import Function
 from gradmgr._engine.tensor import Tensor
 from gradmgr._engine.ufunc_keywords import with_keywords
+from gradmgr._engine.views import new_array
 from gradmgr.ops.arithmetic import absolute, sign
 from gradmgr.ops.convert import lift
 from gradmgr.ops.naming import named
@@ -102,6 +103,7 @@ _numpy_i0 = custom(
     lambda x: np.i0(x),
     vjp={"x": lambda g, x: g * _i0_slope(x, 1)},
     jvp={"x": lambda t, x: t * _i0_slope(x, 1)},
+    view_of=new_array,
 )
 
 

@@ -13,7 +13,7 @@ from gradmgr import errors
 from gradmgr._arrays import libraries
 from gradmgr._engine.context import is_tracked
 from gradmgr._engine.mutation import as_type, copied
-from gradmgr._engine.tensor import Tensor, describe, raw, wrap
+from gradmgr._engine.tensor import Tensor, describe, is_number, raw, variable, wrap
 from gradmgr.ops.arithmetic import absolute, exp, floor, log, power
 from gradmgr.ops.constant import holds_numbers, with_metadata_of
 from gradmgr.ops.convert import astype, from_nested, holds_tensor, laid_out, lift, read_order, to
@@ -23,7 +23,7 @@ from gradmgr.ops.shape import diag, expand_dims, moveaxis, ravel, reshape
 
 
 def _wrap_on_device(array: Any, device: str | None) -> Tensor:
-    return wrap(array if device is None else libraries.to_device(array, device))
+    return variable(array if device is None else libraries.to_device(array, device))
 
 
 def _namespace_of(device: str | None) -> Any:
@@ -43,17 +43,17 @@ def device_for(device: str | None, like: Any) -> str | None:
 
 def zeros(shape: Any, dtype: Any = None, order: str = "C", *, device: str | None = None, like: Any = None) -> Tensor:
     """Return zeros; on the device of `like`."""
-    return wrap(_namespace_of(device_for(device, like)).zeros(shape, float if dtype is None else dtype, order))
+    return variable(_namespace_of(device_for(device, like)).zeros(shape, float if dtype is None else dtype, order))
 
 
 def ones(shape: Any, dtype: Any = None, order: str = "C", *, device: str | None = None, like: Any = None) -> Tensor:
     """Return ones; on the device of `like`."""
-    return wrap(_namespace_of(device_for(device, like)).ones(shape, float if dtype is None else dtype, order))
+    return variable(_namespace_of(device_for(device, like)).ones(shape, float if dtype is None else dtype, order))
 
 
 def empty(shape: Any, dtype: Any = None, order: str = "C", *, device: str | None = None, like: Any = None) -> Tensor:
     """Return a tensor whose values are whatever was in memory; on the device of `like`."""
-    return wrap(_namespace_of(device_for(device, like)).empty(shape, float if dtype is None else dtype, order))
+    return variable(_namespace_of(device_for(device, like)).empty(shape, float if dtype is None else dtype, order))
 
 
 def full(
@@ -73,7 +73,7 @@ def full(
         z = empty(shape, fill_value.dtype if dtype is None else dtype, order, device=device or fill_value.device)
         z[...] = fill_value
         return z
-    return wrap(_namespace_of(device).full(shape, fill_value, dtype, order))
+    return variable(_namespace_of(device).full(shape, fill_value, dtype, order))
 
 
 def _like_function(name: str) -> Any:
@@ -356,13 +356,16 @@ def asarray(
 
 def _convert(a: Any, dtype: Any, device: str | None, copy: bool | None) -> Tensor:
     if not holds_tensor(a):
-        return wrap(libraries.make_array(a, dtype, device, copy=copy))
+        return variable(libraries.make_array(a, dtype, device, copy=copy))
     t: Tensor = a if isinstance(a, Tensor) else from_nested(a)
     cast = t if dtype is None else astype(t, dtype, copy=False)
     moved = cast if device is None else to(cast, device)
     if copy is False and moved is not a:
         raise ValueError("asarray with copy=False would need a copy for this dtype or device")
-    return copied(moved) if copy and moved is a else moved
+    if moved is a and (copy or is_number(a)):  # of a number NumPy makes a new array
+        moved = copied(a)
+        moved._view_of = ()
+    return moved
 
 
 # ---------------------------------------------------------------- windows and grids of indices

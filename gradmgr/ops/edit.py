@@ -13,6 +13,7 @@ from gradmgr._engine.indexing import getitem, scatter
 from gradmgr._engine.mutation import as_type, setitem
 from gradmgr._engine.op import zeros
 from gradmgr._engine.tensor import Tensor, raw, wrap
+from gradmgr._engine.views import as_new_array
 from gradmgr.ops.convert import holds_tensor, lift, lift_like
 from gradmgr.ops.join import concatenate
 from gradmgr.ops.naming import named_errors
@@ -98,7 +99,7 @@ def resize(a: Any, new_shape: Any) -> Any:
     if not a.size:
         return wrap(zeros(a, shape, a.dtype))
     repeated = tile(a, -(-size // a.size)) if size > a.size else a
-    return reshape(getitem(repeated, slice(0, size)), shape)
+    return as_new_array(reshape(getitem(repeated, slice(0, size)), shape))
 
 
 def trim_zeros(filt: Any, trim: Any = "fb", axis: Any = None) -> Any:

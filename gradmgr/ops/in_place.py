@@ -18,8 +18,9 @@ from gradmgr import errors
 from gradmgr._arrays import libraries
 from gradmgr._engine.context import current, rebind, recorders
 from gradmgr._engine.elementwise import conj
-from gradmgr._engine.mutation import as_type, updater, written_in_place
+from gradmgr._engine.mutation import as_type, updater, write_whole, written_in_place
 from gradmgr._engine.tensor import Tensor, describe, raw, wrap
+from gradmgr._engine.views import check_kept
 from gradmgr.ops import (
     arithmetic,
     bessel,
@@ -552,6 +553,7 @@ def bind() -> None:
 
 def _unary_method(name: str, function: Any, ufunc: Any) -> Any:
     def method(self: Tensor) -> Any:
+        check_kept(self, name)
         if ufunc is not None and current() is None and _write_to_own_buffer(self, ufunc):
             return self
         return _rebind_same_shape(self, function(self), name)
@@ -574,6 +576,8 @@ def _rebinding_method(function: Any, bound: Any) -> Any:
     name = function.__name__
 
     def method(self: Tensor, *args: Any, **keywords: Any) -> Any:
+        if bound is _rebind_same_shape:
+            check_kept(self, name)
         return bound(self, function(self, *args, **keywords), name)
 
     method.__wrapped__ = function  # type: ignore[attr-defined]  # what inspect.signature reads
@@ -595,6 +599,7 @@ def _write_to_own_buffer(x: Tensor, ufunc: Any) -> bool:
 
 def _rebind_same_shape(x: Tensor, z: Any, name: str) -> Tensor:
     """Let x be a result of its own shape, and of its dtype up to a cast within the kind."""
+    check_kept(x, name)
     z = z if isinstance(z, Tensor) else wrap(z)
     if z.shape != x.shape:
         raise errors.ShapeError(
@@ -608,7 +613,7 @@ def _rebind_same_shape(x: Tensor, z: Any, name: str) -> Tensor:
                 "a new tensor"
             )
         z = as_type(z, x.dtype)
-    return rebind(x, z)
+    return write_whole(x, z)
 
 
 def _rebind_other_shape(x: Tensor, z: Tensor, name: str) -> Tensor:

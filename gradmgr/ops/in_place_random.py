@@ -10,6 +10,7 @@ from gradmgr import errors
 from gradmgr._arrays import batched, libraries
 from gradmgr._engine.context import check_may_draw
 from gradmgr._engine.tensor import Tensor, describe, raw
+from gradmgr._engine.views import check_kept
 from gradmgr.ops.convert import lift
 from gradmgr.ops.in_place_writes import can_broadcast, copy_
 
@@ -125,6 +126,7 @@ def _draw(x: Tensor, generator: Any, name: str, method: str, *args: Any, like: A
         )
     if x.dtype.kind in "biu" and name not in ("bernoulli_", "geometric_", "random_"):
         raise errors.DtypeError(f"{name} fills with real numbers, not {describe(x)}; make it of a floating dtype")
+    check_kept(x, name)
     check_may_draw(name)
     return libraries.foreign(getattr(generator, method), batched.innermost(x._array), batched.innermost(like))(
         *args, x.shape

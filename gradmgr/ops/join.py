@@ -20,6 +20,7 @@ from gradmgr._engine.mutation import as_type, copied, store
 from gradmgr._engine.op import Op, register
 from gradmgr._engine.ownership import Grads, Ownership, accumulate
 from gradmgr._engine.tensor import Tensor, raw, wrap
+from gradmgr._engine.views import linked
 from gradmgr.ops.convert import holds_tensor, library_of, lift
 from gradmgr.ops.naming import named_errors
 from gradmgr.ops.shape import atleast_1d, atleast_2d, atleast_3d, expand_dims, moveaxis, ravel, reshape
@@ -224,6 +225,7 @@ def _unstack_entry(m: Any, node_ids: Any, values: Any, out: Any, params: Any) ->
 _unstack = register(Op("unstack", _pieces))
 _unstack.entry, _unstack.jvp = _unstack_entry, lambda tangents, values, out, params: split_first_axis(tangents[0])
 _unstack.keeps_inputs = _unstack.keeps_out = False
+_unstack.view_of = lambda x, a, c: linked(x) if c.ndim else None
 declare_kind("unstack", Kind("unstack", one_input, metadata_of_one), _vjp_of_unstack)
 
 

@@ -13,6 +13,7 @@ from gradmgr._engine.custom import custom
 from gradmgr._engine.elementwise import conj_of
 from gradmgr._engine.mutation import as_type
 from gradmgr._engine.tensor import Tensor, raw, wrap
+from gradmgr._engine.views import as_number
 from gradmgr.ops import reduce
 from gradmgr.ops.arithmetic import absolute, power, real
 from gradmgr.ops.convert import cast_to, is_plain, lift, untracked_value
@@ -87,7 +88,7 @@ _power_norm = custom(
 
 def _remove_axes(z: Any, axes: tuple[int, ...], keepdims: Any) -> Any:
     """Take away the axes of length 1 that a norm kept, unless they are wanted."""
-    return z if keepdims else reshape(z, tuple([n for k, n in enumerate(z.shape) if k not in axes]))
+    return z if keepdims else as_number(reshape(z, tuple([n for k, n in enumerate(z.shape) if k not in axes])))
 
 
 def _vector_norm(x: Any, order: Any, axes: tuple[int, ...], keepdims: Any, name: str) -> Any:

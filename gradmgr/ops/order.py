@@ -10,12 +10,13 @@ from numpy.lib.array_utils import normalize_axis_index
 
 from gradmgr import errors
 from gradmgr._arrays import libraries
-from gradmgr._engine.context import is_tracked, rebind
+from gradmgr._engine.context import is_tracked
 from gradmgr._engine.custom import variadic
 from gradmgr._engine.indexing import getitem
-from gradmgr._engine.mutation import as_type, store
+from gradmgr._engine.mutation import as_type, store, write_whole
 from gradmgr._engine.op import Function, linear
 from gradmgr._engine.tensor import Tensor, raw, wrap
+from gradmgr._engine.views import as_new_array, check_kept
 from gradmgr.ops.arithmetic import plain_zeros
 from gradmgr.ops.constant import constant
 from gradmgr.ops.convert import holds_tensor, library_of, lift, lift_like
@@ -106,7 +107,8 @@ def sort_in_place(
     a: Tensor, axis: int = -1, kind: Any = None, order: Any = None, *, stable: bool | None = None
 ) -> None:
     """Sort in place as `numpy.ndarray.sort`; recorded."""
-    rebind(a, sort(a, -1 if axis is None else axis, kind, order, stable=stable))
+    check_kept(a, "sort()")
+    write_whole(a, sort(a, -1 if axis is None else axis, kind, order, stable=stable))
 
 
 def sort_complex(a: Any) -> Any:
@@ -148,7 +150,8 @@ def partition(a: Any, kth: Any, axis: int | None = -1, kind: Any = "introselect"
 
 def partition_in_place(a: Tensor, kth: Any, axis: int = -1, kind: Any = "introselect", order: Any = None) -> None:
     """Partition in place as `numpy.ndarray.partition`; recorded."""
-    rebind(a, partition(a, kth, -1 if axis is None else axis, kind, order))
+    check_kept(a, "partition()")
+    write_whole(a, partition(a, kth, -1 if axis is None else axis, kind, order))
 
 
 def argpartition(a: Any, kth: Any, axis: int | None = -1, kind: Any = "introselect", order: Any = None) -> Any:
@@ -405,7 +408,7 @@ def select(condlist: Any, choicelist: Any, default: Any = 0) -> Any:
     index = xp.full(np.broadcast_shapes(*(c.shape for c in conditions)), len(conditions))
     for k in reversed(range(len(conditions))):
         xp.copyto(index, k, where=xp.asarray(conditions[k]))
-    return _choose_elements(index, [*choicelist, default], "select")
+    return as_new_array(_choose_elements(index, [*choicelist, default], "select"))
 
 
 def compress(condition: Any, a: Any, axis: int | None = None, out: Any = None) -> Any:

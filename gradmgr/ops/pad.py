@@ -15,6 +15,7 @@ from gradmgr._engine.indexing import getitem, scatter
 from gradmgr._engine.mutation import as_type, copied, setitem
 from gradmgr._engine.op import Function, linear
 from gradmgr._engine.tensor import Tensor, raw, wrap
+from gradmgr._engine.views import as_new_array
 from gradmgr.ops.convert import holds_tensor, lift
 from gradmgr.ops.join import concatenate
 from gradmgr.ops.naming import named_errors
@@ -33,7 +34,7 @@ def pad(array: Any, pad_width: Any, mode: Any = "constant", **kwargs: Any) -> An
     """
     if not callable(mode):
         with named_errors("pad"):  # only here: the errors of a user's function stay as they are
-            return _pad(array, pad_width, mode, kwargs)
+            return as_new_array(_pad(array, pad_width, mode, kwargs))
     if not any(holds_tensor(part) for part in (array, pad_width, *kwargs.values())):
         return np.pad(array, pad_width, mode, **kwargs)
     array = lift(array)
@@ -351,6 +352,7 @@ def _pad_by_function(function: Callable[..., Any], a: Any, widths: Any, kwargs: 
         for place in np.ndindex(*z.shape[:axis], *z.shape[axis + 1 :]):
             index = (*place[:axis], slice(None), *place[axis:])
             vector = getitem(z, index)
+            vector._view_of = ()  # what the function writes to it is assigned below
             function(vector, widths[axis], axis, kwargs)
             setitem(z, index, vector)
     return z

@@ -10,9 +10,10 @@ from numpy.lib.array_utils import normalize_axis_index
 from gradmgr._arrays import libraries
 from gradmgr._engine.context import is_tracked
 from gradmgr._engine.custom import custom
-from gradmgr._engine.indexing import getitem, is_simple, normalized, scatter
+from gradmgr._engine.indexing import getitem, is_simple, item_method, normalized, scatter
 from gradmgr._engine.mutation import as_type, store
 from gradmgr._engine.tensor import Tensor, raw, wrap
+from gradmgr._engine.views import as_new_array
 from gradmgr.ops.arithmetic import plain_zeros
 from gradmgr.ops.constant import constant, nonzero
 from gradmgr.ops.convert import holds_tensor, lift
@@ -20,11 +21,14 @@ from gradmgr.ops.shape import ravel
 from gradmgr.ops.where import choose
 
 
-def item_of(x: Tensor, index: Any, /) -> Any:
+def _other_item(x: Tensor, index: Any, /) -> Any:
     """Read x[index] with every kind of index NumPy takes; gradients of a repeated element add."""
     if index.__class__ is np.ndarray:
         return getitem(x, index.copy())  # as `normalized` has it
     return getitem(x, index) if is_simple(index) else read_at(x, normalized(index))
+
+
+item_of = item_method(_other_item)
 
 
 def read_at(x: Any, index: Any) -> Any:
@@ -100,7 +104,7 @@ def where(condition: Any, x: Any = None, y: Any = None, /) -> Any:
         raise ValueError("either both or neither of x and y should be given")
     if not (condition.__class__ is np.ndarray or isinstance(condition, Tensor)):
         libraries.check_plain(condition)
-    return choose(condition, _lift_operand(x), _lift_operand(y))
+    return as_new_array(choose(condition, _lift_operand(x), _lift_operand(y)))
 
 
 def bincount(x: Any, /, weights: Any = None, minlength: int = 0) -> Any:

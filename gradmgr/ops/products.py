@@ -20,6 +20,7 @@ from gradmgr._engine.elementwise import OpFunction, conj_of, multilinear
 from gradmgr._engine.indexing import scatter
 from gradmgr._engine.mutation import as_type, store
 from gradmgr._engine.tensor import Tensor, raw
+from gradmgr._engine.views import as_number, view_of
 from gradmgr.ops.arithmetic import multiply
 from gradmgr.ops.convert import holds_tensor, lift, lift_like
 from gradmgr.ops.naming import named_errors
@@ -119,7 +120,7 @@ def vecdot(x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
 def inner(a: Any, b: Any, /) -> Any:
     """Product over the last axes, as `numpy.inner`."""
     a, b = lift(a), lift(b)
-    return multiply(a, b) if a.ndim == 0 or b.ndim == 0 else tensordot(a, b, axes=(-1, -1))
+    return multiply(a, b) if a.ndim == 0 or b.ndim == 0 else as_number(tensordot(a, b, axes=(-1, -1)))
 
 
 def outer(a: Any, b: Any, out: Any = None) -> Any:
@@ -300,7 +301,11 @@ def _einsum_in_pairs(arrays: list[Any], terms: tuple[str, ...], out: str) -> Any
     return left[0][0]
 
 
-_einsum = variadic("einsum", _einsum_kernel, vjp=_einsum_vjp, jvp=_einsum_jvp, keeps="others")
+def _diagonal_of(x: Any, a: Any, c: Any, *params: Any) -> Any:
+    return view_of(x, a, c) if params[-1] == 1 else None  # the last parameter is the number of operands
+
+
+_einsum = variadic("einsum", _einsum_kernel, vjp=_einsum_vjp, jvp=_einsum_jvp, keeps="others", view_of=_diagonal_of)
 
 
 def einsum(

@@ -17,6 +17,7 @@ from gradmgr._arrays import libraries
 from gradmgr._engine.indexing import getitem
 from gradmgr._engine.mutation import as_type
 from gradmgr._engine.tensor import Tensor, raw, wrap
+from gradmgr._engine.views import as_number
 from gradmgr.ops.convert import NOT_GIVEN, as_tensor, cast_to, constant_of, is_plain, lift_together
 from gradmgr.ops.naming import named
 from gradmgr.ops.nan_functions import nan_mask, nan_where, nanmean
@@ -111,7 +112,7 @@ def median(a: Any, axis: Any = None, out: Any = None, overwrite_input: bool = Fa
     if nan is not None and nan.any():
         ranks = xp.where(nan.any(axis=0), n - 1, ranks)
     z = mean(_elements_at(a, axes, _positions_of_ranks(values, ranks)), 0)
-    return store_result(reshape(z, reduced_shape(a.shape, axes, bool(keepdims))), out, "median")
+    return store_result(as_number(reshape(z, reduced_shape(a.shape, axes, bool(keepdims)))), out, "median")
 
 
 def nanmedian(
@@ -131,7 +132,7 @@ def nanmedian(
     lower_upper = lower_upper if libraries.is_differentiable(a.dtype) else as_type(lower_upper, np.float64)
     half = constant_of(0.5, lower_upper.dtype)
     z = nan_where(counts == 0, lower_upper[0] * half + lower_upper[1] * half, "All-NaN slice encountered")
-    return store_result(reshape(z, reduced_shape(a.shape, axes, read_keepdims(keepdims))), out, "nanmedian")
+    return store_result(as_number(reshape(z, reduced_shape(a.shape, axes, read_keepdims(keepdims)))), out, "nanmedian")
 
 
 def _count_numbers(values: Any) -> Any:
@@ -281,7 +282,7 @@ def _quantile(name: str, scale: int, skips_nan: bool) -> Any:
         else:
             all_weights = broadcast_any(raw(weights), a.shape)
             z = _quantile_by_weight(a, axes, raw(column), _columns_of(all_weights, axes), skips_nan, name)
-        z = reshape(z, (*q.shape, *reduced_shape(a.shape, axes, read_keepdims(keepdims))))
+        z = as_number(reshape(z, (*q.shape, *reduced_shape(a.shape, axes, read_keepdims(keepdims)))))
         return store_result(z if isinstance(z, Tensor) else wrap(z), out, name)
 
     doc = f"""Return {name.removeprefix("nan")}s as `numpy.{name}`, by each of its methods.

@@ -14,6 +14,7 @@ from gradmgr._engine.broadcast import broadcast_to as _broadcast_to
 from gradmgr._engine.indexing import getitem, scatter
 from gradmgr._engine.op import Function, linear, zeros
 from gradmgr._engine.tensor import Tensor, raw, wrap
+from gradmgr._engine.views import always_view_of, as_new_array, linked, view_of
 from gradmgr.ops.convert import holds_tensor, lift
 from gradmgr.ops.naming import named
 from gradmgr.ops.where import choose
@@ -21,7 +22,11 @@ from gradmgr.ops.where import choose
 Axis = int | Sequence[int] | None
 
 _reshape: Function = linear(
-    "reshape", lambda a, to, order: a.reshape(to, order=order), lambda g, shape, order: _reshape(g, shape, order)
+    "reshape",
+    lambda a, to, order: a.reshape(to, order=order),
+    lambda g, shape, order: _reshape(g, shape, order),
+    expression="a0.reshape(params[0], order=params[1])",
+    view_of=view_of,
 )
 
 
@@ -34,9 +39,13 @@ def _inverse_permutation(axes: tuple[int, ...]) -> tuple[int, ...]:
 
 
 _transpose: Function = linear(
-    "transpose", lambda a, axes: a.transpose(axes), lambda g, axes: _transpose(g, _inverse_permutation(axes))
+    "transpose",
+    lambda a, axes: a.transpose(axes),
+    lambda g, axes: _transpose(g, _inverse_permutation(axes)),
+    expression="a0.transpose(*params)",
+    view_of=view_of,
 )
-_flip: Function = linear("flip", lambda a, axes: np.flip(a, axes), lambda g, axes: _flip(g, axes))
+_flip: Function = linear("flip", lambda a, axes: np.flip(a, axes), lambda g, axes: _flip(g, axes), view_of=view_of)
 _roll: Function = linear(
     "roll", lambda a, shift, axes: np.roll(a, shift, axes), lambda g, shift, axes: _roll(g, [-s for s in shift], axes)
 )
@@ -44,10 +53,11 @@ _roll: Function = linear(
 
 def reshape(a: Any, /, shape: Any, order: str = "C", *, copy: bool | None = None) -> Any:
     """Reshape as `numpy.reshape`; the result may share the buffer, a later write to either copies."""
-    to = None if shape is None else lengths_of(shape, "reshape")
+    is_read = shape.__class__ is tuple and _INTEGERS.issuperset(map(type, shape))
+    to = shape if is_read or shape is None else lengths_of(shape, "reshape")
     a = a if a.__class__ is Tensor else lift(a)
     if order == "C" and copy is None and to is not None:
-        return _reshape(a, to, "C")
+        return _reshape(a, to, "C") if to else without_axes(a)
     if order not in ("C", "F"):
         order = _read_order(a, order, "reshape")
         if order == "K":
@@ -56,6 +66,14 @@ def reshape(a: Any, /, shape: Any, order: str = "C", *, copy: bool | None = None
         raise ValueError("reshape with copy=False cannot avoid a copy for these strides")
     z = _reshape(a, a.shape if to is None else to, order)
     return z.copy() if copy and memory.shares_memory(raw(z), raw(a)) else z
+
+
+def without_axes(a: Any) -> Any:
+    """Return an array of one element without axes: a view, unless it is a number, as NumPy makes one."""
+    z = _reshape(a, (), "C")
+    if isinstance(a, Tensor) and a.ndim:
+        z._view_of = linked(a)
+    return z
 
 
 _INTEGERS = frozenset((int,))
@@ -98,9 +116,9 @@ def ravel(a: Any, order: str = "C") -> Any:
 
 def transpose(a: Any, axes: Axis = None) -> Any:
     """Permute axes as `numpy.transpose`; reversed without `axes`."""
-    a = lift(a)
+    a = a if a.__class__ is Tensor else lift(a)
     if axes is None:
-        return _transpose(a, tuple(range(a.ndim))[::-1])
+        return _transpose(a, tuple(range(a.ndim - 1, -1, -1)))
     if axes.__class__ is tuple and _INTEGERS.issuperset(map(type, axes)) and sorted(axes) == list(range(a.ndim)):
         return _transpose(a, axes)  # to ask NumPy takes three times as long
     order = normalize_axis_tuple(axes, a.ndim, "transpose: axes")
@@ -157,7 +175,8 @@ def squeeze(a: Any, axis: Axis = None) -> Any:
         gone = normalize_axis_tuple(one, a.ndim)
     if any(a.shape[k] != 1 for k in gone):
         raise ValueError(f"cannot squeeze axis {axis} of shape {a.shape}: its length is not 1")
-    return _reshape(a, tuple([n for k, n in enumerate(a.shape) if k not in gone]), "C")
+    to = tuple([n for k, n in enumerate(a.shape) if k not in gone])
+    return _reshape(a, to, "C") if to else without_axes(a)
 
 
 def expand_dims(a: Any, axis: int | Sequence[int]) -> Any:
@@ -311,7 +330,7 @@ def tile(A: Any, reps: Any) -> Any:  # noqa: N803  # NumPy's name
     a = reshape(a, (1,) * (len(times) - a.ndim) + tuple(a.shape))
     paired = reshape(a, tuple([m for n in a.shape for m in (1, n)]))
     repeated = _broadcast_to(paired, tuple([m for r, n in zip(times, a.shape, strict=True) for m in (r, n)]))
-    return reshape(repeated, tuple([r * n for r, n in zip(times, a.shape, strict=True)]))
+    return as_new_array(reshape(repeated, tuple([r * n for r, n in zip(times, a.shape, strict=True)])))
 
 
 def _windows_of(a: Any, window: tuple[int, ...], axes: tuple[int, ...] | None) -> Any:
@@ -339,6 +358,7 @@ _windows: Function = linear(
     "sliding_window_view",
     lambda a, window, axes: _windows_of(a, window, axes),
     lambda g, shape, window, axes: _gather_windows(g, shape, window, axes),
+    view_of=always_view_of,
 )
 _gather_windows: Function = linear(
     "add_windows",

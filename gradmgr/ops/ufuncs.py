@@ -25,6 +25,7 @@ from gradmgr._engine.indexing import add_at, getitem, normalized, scatter
 from gradmgr._engine.mutation import put, store, writable_copy
 from gradmgr._engine.op import Function, linear, zeros
 from gradmgr._engine.tensor import Tensor, describe, raw, wrap
+from gradmgr._engine.views import as_new_array, as_number
 from gradmgr.ops.arithmetic import negative
 from gradmgr.ops.convert import NOT_GIVEN, cast_to, holds_tensor, lift
 from gradmgr.ops.join import concatenate, stack
@@ -149,6 +150,7 @@ def reduce(
         identity = None if initial is None else ufunc.identity
         z = _reduce_by_function(ufunc, function, x, axes, start, identity, mask, like.dtype)
         z = expand_dims(z, axes) if keepdims else z
+        z = as_new_array(z) if z.ndim else as_number(z)  # not a view of x, where that has one element along an axis
     return _write_out(z, out, f"{ufunc.__name__}.reduce")
 
 

@@ -22,6 +22,7 @@ from gradmgr._engine.mutation import calls_to_forget
 from gradmgr._engine.row_sparse import stored_rows
 from gradmgr._engine.tensor import Tensor, describe, raw, wrap
 from gradmgr._engine.turn_lock import new_turn_lock
+from gradmgr._engine.views import check_kept
 from gradmgr._replay.late_products import LateProduct
 from gradmgr.optim._chunks import Array, Chunk, Plan, Run, Scratch, is_packable
 from gradmgr.optim._numbers import Number, in_double, plain, tensors_in
@@ -311,6 +312,7 @@ class Optimizer:
                 raise TypeError(f"{place} is not a Tensor; found {type(p).__name__}; {how}")
             if not libraries.is_differentiable(p.dtype):
                 raise errors.DtypeError(f"{place}, {describe(p, name)}, cannot have a gradient; make it floating")
+            check_kept(p, f"a step of {type(self).__name__}", "give u to the optimiser")
             if id(p) in seen:
                 raise ValueError(f"{place}, {describe(p, name)}, is given twice: it is in {seen[id(p)]} already")
             seen[id(p)] = f"this group as {place}"

@@ -311,6 +311,30 @@ def test_under_no_grad_the_tensor_becomes_a_constant(case: Case) -> None:
     np.testing.assert_allclose(w.grad.item(), case.expected(start(case), *case.args).real.sum(), rtol=1e-12)
 
 
+@pytest.mark.parametrize("recording", [False, True])
+def test_no_method_writes_to_a_view_of_a_tensor_in_use(recording: bool) -> None:
+    cases = [
+        *UNARY,
+        *BINARY,
+        *MORE,
+        *RANDOM_FILLS,
+        *[Case(name, args, np.add, np.array([0, 5])) for name, args, _ in INTEGERS],
+    ]
+    for case in cases:
+        u = tensor(start(case)[None])
+        generator = np.random.default_rng(0)
+        before, state = u.numpy(), generator.bit_generator.state
+        keywords = {**case.keywords, "generator": generator} if case in RANDOM_FILLS else case.keywords
+        is_tracked = recording and before.dtype.kind in "fc"
+        with (
+            GradManager().attach(u) if is_tracked else no_grad(),
+            pytest.raises(errors.LostWriteError, match=case.name),
+        ):
+            getattr(u[0, ...], case.name)(*case.args, **keywords)
+        np.testing.assert_array_equal(u.numpy(), before)
+        assert generator.bit_generator.state == state
+
+
 def test_every_method_of_this_kind_is_in_the_table() -> None:
     bound = {name for name in dir(Tensor) if name.endswith("_") and not name.endswith("__")}
     random = {case.name for case in RANDOM_FILLS}

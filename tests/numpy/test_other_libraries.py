@@ -250,9 +250,10 @@ def pca() -> None:
     from sklearn.decomposition import PCA
 
     with dispatching():
-        for solver in ("full", "covariance_eigh"):
-            assert_flows(lambda x, s=solver: PCA(2, svd_solver=s).fit_transform(x), SAMPLES)
-            assert_flows(lambda x, s=solver: PCA(2, svd_solver=s).fit(x).explained_variance_ratio_, SAMPLES)
+        assert_flows(lambda x: PCA(2, svd_solver="full").fit_transform(x), SAMPLES)
+        assert_flows(lambda x: PCA(2, svd_solver="full").fit(x).explained_variance_ratio_, SAMPLES)
+        with pytest.raises(errors.LostWriteError):  # it changes a transpose whose matrix it still holds
+            PCA(2, svd_solver="covariance_eigh").fit(tensor(SAMPLES))
 
 
 @check

@@ -558,6 +558,7 @@ def test_in_place_writes_inside() -> None:
         made = gnp.zeros(4)
         made[1:] = row[:-1] * w[1:]
         made += row
+        row = row.copy()  # a write to a row would be one to all of x
         row[0] = 5.0
         made[[0, 0]] = row[:2]
         return (made * row * w).sum()

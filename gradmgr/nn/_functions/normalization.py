@@ -22,6 +22,7 @@ from gradmgr._engine.custom import custom, several
 from gradmgr._engine.mutation import as_type, calls_to_write
 from gradmgr._engine.op import Function, zeros
 from gradmgr._engine.tensor import Tensor, raw, wrap
+from gradmgr._engine.views import check_kept
 from gradmgr._engine.wrong_calls import unexpected
 from gradmgr.nn._functions import normalization_kernels as kernels
 from gradmgr.nn._functions.arguments import check_floating, check_inexact, integer, one_array
@@ -769,6 +770,8 @@ def _update(running: list[Any], found: tuple[Any, ...], momentum: Any, counted: 
     made = []
     for stat, value in zip(running, found, strict=True):
         if stat is not None:
+            if isinstance(stat, Tensor):
+                check_kept(stat, "batch_norm")
             old = raw(stat)
             if value.__class__ is not np.ndarray and batched.any_batched(value) and not batched.any_batched(old):
                 raise errors.BatchedWriteError(

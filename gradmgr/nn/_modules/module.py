@@ -18,7 +18,7 @@ from gradmgr._engine.hooks import HookPlace, Hooks, RemovableHandle
 from gradmgr._engine.mutation import calls_to_write
 from gradmgr._engine.parameter import Parameter, parameter_around
 from gradmgr._engine.row_sparse import zeros_like
-from gradmgr._engine.tensor import Tensor, tensor, wrap
+from gradmgr._engine.tensor import Tensor, tensor, variable
 from gradmgr._engine.wrong_calls import explain
 from gradmgr.nn._modules.module_hooks import BackwardHook, InputGradients, WithKeywords
 from gradmgr.nn._modules.state import convert, fitting_values, read_target, write_all
@@ -700,7 +700,7 @@ class Module:
         for (t, array, _), grad in zip(made, further, strict=True):
             if array is not t._array:
                 calls += calls_to_write(t, array)
-                calls.append((setattr, t, "_grad", None if grad is None else wrap(grad)))
+                calls.append((setattr, t, "_grad", None if grad is None else variable(grad)))
         with write_lock.lock:
             run_atomically(calls)
         return self
@@ -722,7 +722,7 @@ class Module:
         """
         state = self._state()
         with write_lock.lock:
-            return {prefix + name: wrap(t._array) for name, t in state.items()}
+            return {prefix + name: variable(t._array) for name, t in state.items()}
 
     def _state(self, path: str = "") -> dict[str, Tensor]:
         """Return the tensors of the state, under all names of each."""
@@ -789,7 +789,7 @@ class Module:
         made: dict[int, Any] = {}
         calls: list[Call] = []
         for module in self.modules():
-            for kind, make in ((PARAMETER, parameter_around), (BUFFER, wrap)):
+            for kind, make in ((PARAMETER, parameter_around), (BUFFER, variable)):
                 for name, t in module._registered(kind):
                     if id(t) in by_id:
                         new = made.setdefault(id(t), make(by_id[id(t)]))
