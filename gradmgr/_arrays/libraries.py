@@ -6,6 +6,7 @@ unless the user asks for a GPU: importing it costs a second and needs a driver.
 
 from __future__ import annotations
 
+import math
 import operator
 import re
 import sys
@@ -22,7 +23,7 @@ from gradmgr._arrays import (
     batching_rules_of_series,  # noqa: F401  # it enters rules, too
 )
 from gradmgr._arrays.arguments import leaves_in
-from gradmgr._arrays.batched import Batched, batched_to_hold, innermost
+from gradmgr._arrays.batched import Batched, batched_to_hold, inner_axes, innermost
 from gradmgr._arrays.batched import common_value as common_to_examples
 from gradmgr._arrays.batched_indexing import getitem_of
 from gradmgr._arrays.batched_library import Library
@@ -33,7 +34,7 @@ from gradmgr._arrays.capturing_library import CapturingLibrary
 from gradmgr._arrays.gpu import is_on_gpu
 from gradmgr._arrays.gpu import loaded_cupy as loaded_cupy
 from gradmgr._arrays.memory_order import with_channels_last
-from gradmgr._arrays.sums import FEW, NUMBERS, add_reduce, sum_of_numpy
+from gradmgr._arrays.sums import FEW, LONG, NUMBERS, add_reduce, sum_by_blocks, sum_of_numpy
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Array = Any  # numpy.ndarray, a NumPy scalar (a 0-d result), or cupy.ndarray
@@ -179,6 +180,12 @@ def captured_as_one(
     return declare
 
 
+def writes_first(kernel: Function) -> Function:
+    """Declare that a kernel that is captured as one call writes into its first argument."""
+    kernel.arrays = kernel.writes = 1  # type: ignore[attr-defined]  # mypy knows no attributes of functions
+    return kernel
+
+
 def keeps_nothing(kernel: Function) -> Function:
     """Declare that a kernel that is captured as one call keeps no array, so that these may lie in a replay's memory."""
     kernel.keeps_nothing = True  # type: ignore[attr-defined]  # mypy knows no attributes of functions
@@ -314,16 +321,12 @@ def getitem(a: Array, index: Any) -> Array:
 def add_atomically(buffer: Array, index: Any, g: Array) -> None:
     """Add into `buffer[index]` on a GPU, an element named twice receiving both.
 
-    A GPU cannot add complex numbers in one step, nor bfloat16.
+    A GPU cannot add complex numbers in one step.
     """
     add = namespace(buffer).add
     if buffer.dtype.kind == "c":
         add.at(buffer.real, index, g.real)
         add.at(buffer.imag, index, g.imag)
-    elif buffer.dtype.name == "bfloat16":
-        wide = namespace(buffer).zeros(buffer.shape, F4)
-        add.at(wide, index, g.astype(np.float32))
-        buffer += wide.astype(buffer.dtype)
     else:
         add.at(buffer, index, g)
 
@@ -382,6 +385,11 @@ def _captured_copy(a: Array, capture: Any) -> Array:
 def is_differentiable(dtype: np.dtype[Any]) -> bool:
     """Tell whether a tensor of this dtype can carry a gradient."""
     return dtype.char in "efdFD" or (dtype.kind == "V" and dtype.name == "bfloat16")  # a name is composed, in 1 us
+
+
+def is_half(dtype: np.dtype[Any]) -> bool:
+    """Tell whether a dtype is floating and of two bytes: what is summed in float32."""
+    return dtype.char == "e" or (dtype.kind == "V" and dtype.name == "bfloat16")
 
 
 def device_of(array: Array) -> str:
@@ -475,13 +483,54 @@ def may_hold(mask: Array) -> bool:
 
 
 def sum_over(array: Array, axes: tuple[int, ...], keepdims: bool = False) -> Array:
-    """Sum over axes; by the ufunc where that is NumPy's own, without its Python wrappers."""
+    """Sum values over axes as NumPy does, by the ufunc where that is its own; bfloat16, which NumPy lacks, in float32.
+
+    What is added up for a gradient is summed by `add_up`.
+    """
+    if array.itemsize == 2 and array.dtype.kind == "V":
+        return sum_over(array.astype(F4), axes, keepdims).astype(array.dtype)
     if array.__class__ is np.ndarray:
         # Sums over the first axis, or all, are not short; tested first, as that takes the least time.
         if axes and axes[0] and array.size >= NUMBERS and array.shape[-1] <= FEW:  # a single axis is longer, too
             return sum_of_numpy(array, axes, keepdims)
         return add_reduce(array, axis=axes, keepdims=keepdims)
     return array.sum(axis=axes, keepdims=keepdims)
+
+
+def adds_in_float32(kernel: Callable[..., Any]) -> Callable[..., Any]:
+    """Declare that a kernel adds up parts of its first argument, a gradient: it is given halves in float32."""
+
+    @wraps(kernel)
+    def call(a: Array, *args: Any) -> Array:
+        return kernel(a.astype(F4), *args).astype(a.dtype) if is_half(a.dtype) else kernel(a, *args)
+
+    return call
+
+
+def add_up(array: Array, axes: tuple[int, ...], keepdims: bool = False) -> Array:
+    """Sum gradients over axes: halves in float32, and long sums so that they lose no digits."""
+    if array.size > LONG or array.itemsize == 2:
+        if is_half(array.dtype):
+            return add_up(array.astype(F4), axes, keepdims).astype(array.dtype)
+        if isinstance(array, Batched):
+            return Batched(array.level, add_up(array._array, inner_axes(axes, array.ndim), keepdims))
+        if math.prod([array.shape[k] for k in axes]) > LONG:
+            return _add_many(array, axes, keepdims)
+    return sum_over(array, axes, keepdims)
+
+
+@captured_as_one()
+def _add_many(array: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
+    if array.__class__ is np.ndarray:
+        return sum_by_blocks(array, axes, keepdims)
+    return array.sum(axis=axes, keepdims=keepdims)
+
+
+def add_up_running(array: Array, axis: int) -> Array:
+    """Return the running sums of gradients along an axis: of halves in float32, of many float32 in float64."""
+    dtype = array.dtype
+    wide = F4 if is_half(dtype) else F8 if dtype == F4 and array.shape[axis] > LONG else dtype
+    return np.cumsum(array, axis) if wide == dtype else np.cumsum(array.astype(wide), axis).astype(dtype)
 
 
 def are_matrices(a: Array, b: Array) -> bool:
@@ -507,7 +556,9 @@ def is_matrix(a: Array) -> bool:
 
 
 def sum_of_rows(a: Array) -> Array:
-    """Sum a NumPy matrix of a common dtype over its rows, as a product with ones: BLAS takes half the time or less."""
+    """Add up the rows of a NumPy matrix of a common dtype, as a product with ones: BLAS takes half the time or less."""
+    if a.shape[0] > LONG:
+        return _add_many(a, (0,), False)
     ones = np.empty(a.shape[0], a.dtype)
     ones.fill(1)
     return ones.dot(a) if a.__class__ is np.ndarray else np.dot(ones, a)

@@ -1,7 +1,11 @@
-"""Sums over axes of NumPy's arrays: the bits of numpy.add.reduce, in less time where its loops are short.
+"""Sums over axes of NumPy's arrays: `sum_of_numpy` for values, `sum_by_blocks` for gradients.
 
-It restarts its innermost loop for each run of neighbouring numbers: of those of vectors in space, say, three at a time,
-it takes ten times as long as for as many numbers in long rows.
+`numpy.add.reduce` restarts its innermost loop for each run of neighbouring numbers: of those of vectors in space, say,
+three at a time, it takes ten times as long as for as many numbers in long rows. `sum_of_numpy` has its bits in less
+time.
+
+It adds by pairs along the last axis, and one row after the other along the others: the sum of 1e6 equal rows of float32
+may be off by a hundredth. `sum_by_blocks` loses no more digits than a sum by pairs.
 """
 
 from __future__ import annotations
@@ -64,3 +68,35 @@ def _sum_middle(a: Array, made: Array) -> None:
     for part in blocks.blocks(len(a), a.nbytes):
         some = np.ascontiguousarray(a[part].transpose(1, 0, 2))
         add_reduce(some.reshape((len(some), -1)), axis=0, out=made[part].reshape(-1))
+
+
+# ---------------------------------------------------------------- long sums
+
+# Up to so many numbers, a sum of gradients is NumPy's: of float32 it is off by 2e-5 at most. Of more, blocks of so many
+# are added first, and then their sums.
+LONG, _BLOCK = 2048, 512
+
+
+def sum_by_blocks(a: Array, axes: tuple[int, ...], keepdims: bool = False) -> Array:
+    """Sum a NumPy array over axes, of which each is added by blocks if it is long."""
+    axes = tuple(sorted([axis % a.ndim for axis in axes]))
+    shape = tuple([1 if k in axes else n for k, n in enumerate(a.shape) if keepdims or k not in axes])
+    if a.flags.c_contiguous and axes == tuple(range(len(axes))):
+        a, axes = a.reshape((-1, math.prod(shape))), (0,)
+    for axis in reversed(axes):
+        while a.shape[axis] > _BLOCK and a.strides[axis] != a.itemsize:  # along neighbours NumPy adds by pairs
+            a = _sums_of_blocks(a, axis)
+        a = add_reduce(a, axis=axis, keepdims=True)
+    return a.reshape(shape)[()]
+
+
+def _sums_of_blocks(a: Array, axis: int) -> Array:
+    """Return the sums of each _BLOCK neighbours along an axis, and of those that are left."""
+    head, count = (slice(None),) * axis, a.shape[axis] // _BLOCK
+    whole = a[(*head, slice(count * _BLOCK))].reshape((*a.shape[:axis], count, _BLOCK, *a.shape[axis + 1 :]))
+    rest = a[(*head, slice(count * _BLOCK, None))]
+    if axis == a.ndim - 2 and a.dtype.char in "fd":  # by BLAS, which takes a twentieth of the time for short rows
+        made = np.matmul(np.ones(_BLOCK, a.dtype), whole)
+    else:
+        made = add_reduce(whole, axis=axis + 1)
+    return np.concatenate([made, add_reduce(rest, axis=axis, keepdims=True)], axis) if rest.size else made

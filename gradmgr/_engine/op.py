@@ -59,7 +59,9 @@ def register(op: Op) -> Op:
 
 def parameters(function: Callable[..., Any]) -> tuple[str, ...]:
     """Return the names of a function's positional parameters; inspect.signature takes ten times as long."""
-    code = getattr(getattr(function, "__wrapped__", function), "__code__", None)
+    while (inner := getattr(function, "__wrapped__", None)) is not None:
+        function = inner
+    code = getattr(function, "__code__", None)
     if code is None:
         import inspect
 
@@ -108,7 +110,9 @@ def with_name(function: Callable[..., Any], name: str) -> Callable[..., Any]:
     return function
 
 
-def linear(name: str, kernel: Callable[..., Any], adjoint: Rule, *, vjp: Vjp | None = None) -> Callable[..., Any]:
+def linear(
+    name: str, kernel: Callable[..., Any], adjoint: Rule, *, vjp: Vjp | None = None, along: Rule | None = None
+) -> Callable[..., Any]:
     """Declare an op linear in its one input: the forward rule is the op itself.
 
     Its entries are (name, node id, id of the input, its shape, its dtype, parameters...).
@@ -118,6 +122,7 @@ def linear(name: str, kernel: Callable[..., Any], adjoint: Rule, *, vjp: Vjp | N
         kernel: kernel(array, *params).
         adjoint: adjoint(g, ...) naming any of `shape` and `dtype` (of the input) and the kernel's parameters.
         vjp: computes the vjp of an entry, where there is a faster way than to add up what the adjoint returns.
+        along: along(t, *params) is the forward rule, where tangents are summed with more digits than values.
 
     Returns:
         f(x, *params), which takes Tensors and plain arrays.
@@ -144,8 +149,10 @@ def linear(name: str, kernel: Callable[..., Any], adjoint: Rule, *, vjp: Vjp | N
         head, file = "e, g, grads, owned", f"derivative of {name}"
         vjp = compiled_at_first_call(head, "vjp", vjp_source, f"vjp_{name}", file, scope)
 
+    forward = along or call
+
     def jvp(tangents: Any, values: Any, out: Any, params: Any) -> Any:
-        return call(tangents[0], *params)
+        return forward(tangents[0], *params)
 
     op.entry, op.jvp = entry, jvp
     op.keeps_inputs = op.keeps_out = False

@@ -15,7 +15,7 @@ from gradmgr._engine.tensor import Tensor, raw, wrap
 from gradmgr.ops import logsumexp_kernels
 from gradmgr.ops.arithmetic import exp, imag, real
 from gradmgr.ops.convert import cast_to, lift
-from gradmgr.ops.reduce import sum_op
+from gradmgr.ops.reduce import add_up
 from gradmgr.ops.reduction_arguments import Axes, are_floats, axes_of, axes_of_floats, broadcast_back, kept_shape
 from gradmgr.ops.shape import broadcast_to as broadcast_any
 from gradmgr.ops.where import choose
@@ -28,7 +28,7 @@ def _softmax(x: Any, out: Any, axes: Axes) -> Any:
     """
     total = broadcast_back(out, x.shape, axes)
     share = exp(x - choose(raw(total) == -np.inf, 0.0, total))
-    whole = sum_op(share, axes, True)
+    whole = add_up(share, axes, True)
     return share / choose(raw(whole) == 0, 1.0, whole)
 
 
@@ -84,7 +84,7 @@ _logsumexp = custom(
     "logsumexp",
     _logsumexp_kernel,
     vjp={"x": _logsumexp_vjp},
-    jvp={"x": lambda t, x, out, axes, keepdims: sum_op(t * _softmax(x, out, axes), axes, keepdims)},
+    jvp={"x": lambda t, x, out, axes, keepdims: add_up(t * _softmax(x, out, axes), axes, keepdims)},
 )
 
 
@@ -132,10 +132,10 @@ _weighted = custom(
         ),
     },
     jvp={
-        "x": lambda t, x, b, out, axes, sign_of_sum, keepdims: sum_op(
+        "x": lambda t, x, b, out, axes, sign_of_sum, keepdims: add_up(
             t * _weighted_slope(x, b, out, axes, sign_of_sum), axes, keepdims
         ),
-        "b": lambda t, x, out, axes, sign_of_sum, keepdims: sum_op(
+        "b": lambda t, x, out, axes, sign_of_sum, keepdims: add_up(
             t * _weighted_share(x, out, axes, sign_of_sum), axes, keepdims
         ),
     },

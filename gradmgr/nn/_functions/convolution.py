@@ -377,7 +377,7 @@ def _sum_to_channels(g: Any) -> Any:
     """Sum images over all axes but the channels."""
     last = with_channels_last(g)
     if not (libraries.is_numpy(g) and g.dtype.char in "fd" and g.size) or (last is None and not g.flags.c_contiguous):
-        return reduce.sum(g, (0, 2, 3))
+        return reduce.add_up(g, (0, 2, 3), False)
     # NumPy sums several axes at a third of the speed of a matrix product with ones.
     ones, (count, channels) = np.empty(g.shape[2] * g.shape[3], g.dtype), g.shape[:2]
     ones.fill(1)
