@@ -6,7 +6,6 @@ unless the user asks for a GPU: importing it costs a second and needs a driver.
 
 from __future__ import annotations
 
-import math
 import operator
 import re
 import sys
@@ -34,7 +33,7 @@ from gradmgr._arrays.capturing_library import CapturingLibrary
 from gradmgr._arrays.gpu import is_on_gpu
 from gradmgr._arrays.gpu import loaded_cupy as loaded_cupy
 from gradmgr._arrays.memory_order import with_channels_last
-from gradmgr._arrays.sums import FEW, LONG, NUMBERS, add_reduce, sum_by_blocks, sum_of_numpy
+from gradmgr._arrays.sums import FEW, LONG, NUMBERS, add_reduce, sum_by_groups, sum_of_numpy, sum_rows
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Array = Any  # numpy.ndarray, a NumPy scalar (a 0-d result), or cupy.ndarray
@@ -482,18 +481,47 @@ def may_hold(mask: Array) -> bool:
     return root(mask) is not np or bool(mask.any())
 
 
-def sum_over(array: Array, axes: tuple[int, ...], keepdims: bool = False) -> Array:
-    """Sum values over axes as NumPy does, by the ufunc where that is its own; bfloat16, which NumPy lacks, in float32.
+def sum_over(array: Array, axes: tuple[int, ...], keepdims: bool = False, gradient: bool = False) -> Array:
+    """Sum over axes; by the ufunc where that is NumPy's own, without its Python wrappers.
 
-    What is added up for a gradient is summed by `add_up`.
+    Values are summed as by NumPy, bfloat16, which it lacks, in float32; what adds up to a gradient is summed with more
+    digits: halves in float32, and long sums by groups.
     """
-    if array.itemsize == 2 and array.dtype.kind == "V":
-        return sum_over(array.astype(F4), axes, keepdims).astype(array.dtype)
+    if array.itemsize == 2 and (gradient or array.dtype.kind == "V") and is_half(array.dtype):
+        return sum_over(array.astype(F4), axes, keepdims, gradient).astype(array.dtype)
+    if gradient and array.size > LONG and _is_long(array, axes):
+        return _sum_long(array, axes, keepdims)
     if array.__class__ is np.ndarray:
         # Sums over the first axis, or all, are not short; tested first, as that takes the least time.
         if axes and axes[0] and array.size >= NUMBERS and array.shape[-1] <= FEW:  # a single axis is longer, too
             return sum_of_numpy(array, axes, keepdims)
         return add_reduce(array, axis=axes, keepdims=keepdims)
+    return array.sum(axis=axes, keepdims=keepdims)
+
+
+def add_up(array: Array, axes: tuple[int, ...], keepdims: bool = False) -> Array:
+    """Sum what adds up to a gradient, see `sum_over`."""
+    return sum_over(array, axes, keepdims, True)
+
+
+def _is_long(array: Array, axes: tuple[int, ...]) -> bool:
+    """Tell whether an array has long sums that NumPy would not add by pairs, as it does along the last axes."""
+    if isinstance(array, Batched):
+        return _is_long(array._array, inner_axes(axes, array.ndim))
+    if axes and axes[0] == array.ndim - len(axes) and axes[-1] == array.ndim - 1 and array.flags.c_contiguous:
+        return False
+    count = 1
+    for k in axes:
+        count *= array.shape[k]
+    return count > LONG
+
+
+@captured_as_one()
+def _sum_long(array: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
+    if isinstance(array, Batched):
+        return Batched(array.level, _sum_long(array._array, inner_axes(axes, array.ndim), keepdims))
+    if array.__class__ is np.ndarray:
+        return sum_by_groups(array, axes, keepdims)
     return array.sum(axis=axes, keepdims=keepdims)
 
 
@@ -505,25 +533,6 @@ def adds_in_float32(kernel: Callable[..., Any]) -> Callable[..., Any]:
         return kernel(a.astype(F4), *args).astype(a.dtype) if is_half(a.dtype) else kernel(a, *args)
 
     return call
-
-
-def add_up(array: Array, axes: tuple[int, ...], keepdims: bool = False) -> Array:
-    """Sum gradients over axes: halves in float32, and long sums so that they lose no digits."""
-    if array.size > LONG or array.itemsize == 2:
-        if is_half(array.dtype):
-            return add_up(array.astype(F4), axes, keepdims).astype(array.dtype)
-        if isinstance(array, Batched):
-            return Batched(array.level, add_up(array._array, inner_axes(axes, array.ndim), keepdims))
-        if math.prod([array.shape[k] for k in axes]) > LONG:
-            return _add_many(array, axes, keepdims)
-    return sum_over(array, axes, keepdims)
-
-
-@captured_as_one()
-def _add_many(array: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
-    if array.__class__ is np.ndarray:
-        return sum_by_blocks(array, axes, keepdims)
-    return array.sum(axis=axes, keepdims=keepdims)
 
 
 def add_up_running(array: Array, axis: int) -> Array:
@@ -558,7 +567,9 @@ def is_matrix(a: Array) -> bool:
 def sum_of_rows(a: Array) -> Array:
     """Add up the rows of a NumPy matrix of a common dtype, as a product with ones: BLAS takes half the time or less."""
     if a.shape[0] > LONG:
-        return _add_many(a, (0,), False)
+        if a.__class__ is np.ndarray and a.flags.c_contiguous:
+            return sum_rows(a)
+        return _sum_long(a, (0,), False)
     ones = np.empty(a.shape[0], a.dtype)
     ones.fill(1)
     return ones.dot(a) if a.__class__ is np.ndarray else np.dot(ones, a)

@@ -55,7 +55,7 @@ def _by_numpy(x: Any, axes: Axes, keepdims: bool) -> Any:
         return logsumexp_kernels.value(x, axes, keepdims)
     top = _finite_max(x, axes)
     with np.errstate(divide="ignore", over="ignore"):  # log(0) = -inf is the right answer, and so is inf
-        total = np.log(np.sum(np.exp(x - top), axis=axes, keepdims=True)) + top
+        total = np.log(libraries.add_up(np.exp(x - top), axes, True)) + top
     return total if keepdims else np.squeeze(total, axis=axes)[()]
 
 
@@ -96,7 +96,7 @@ def _log_of_weighted(x: Any, b: Any, axes: Axes, signed: bool) -> tuple[Any, Any
     nothing = b == 0
     x = np.where(nothing, -np.inf, x)
     top = _finite_max(x, axes)
-    total = np.sum(np.where(nothing, 0, b) * np.exp(x - top), axis=axes, keepdims=True)
+    total = libraries.add_up(np.where(nothing, 0, b) * np.exp(x - top), axes, True)
     with np.errstate(divide="ignore", invalid="ignore"):  # of 0, and of what is negative
         return np.log(abs(total) if signed else total) + top, np.sign(total)
 

@@ -44,7 +44,10 @@ from gradmgr.ops.where import choose
 # What rules sum; `sum_op` sums values, as NumPy does.
 add_up: Function = linear("add_up", libraries.add_up, lambda g, shape, axes: broadcast_back(g, shape, axes))
 sum_op: Function = linear(
-    "sum", libraries.sum_over, lambda g, shape, axes: broadcast_back(g, shape, axes), along=add_up
+    "sum",
+    lambda a, axes, keepdims: libraries.sum_over(a, axes, keepdims),
+    lambda g, shape, axes: broadcast_back(g, shape, axes),
+    along=add_up,
 )
 
 

@@ -13,7 +13,7 @@ from gradmgr._engine.elementwise import conj_of
 from gradmgr._engine.op import Function, linear
 from gradmgr._engine.tensor import Tensor, raw, wrap
 from gradmgr.ops.arithmetic import multiply
-from gradmgr.ops.convert import cast_to, is_plain, lift
+from gradmgr.ops.convert import cast_to, is_plain, lift, widen_half
 from gradmgr.ops.naming import named
 from gradmgr.ops.reduce import add_up, total_function
 from gradmgr.ops.reduction_arguments import (
@@ -48,6 +48,7 @@ _cumsum: Function = linear("cumsum", _cumsum_kernel, _add_up_backwards, along=_a
 # ---------------------------------------------------------------- products, exact where factors are 0
 
 
+@libraries.adds_in_float32
 def _recur_kernel(b: Any, a: Any, axis: int) -> Any:
     """Compute s[k] = b[k] + a[k] s[k-1] along an axis, by a loop over it."""
     out = libraries.able_to_hold(b.astype(np.result_type(a.dtype, b.dtype)), a)
@@ -101,7 +102,7 @@ def _can_divide(x: Any, out: Any) -> bool:
 
 def _cumprod_vjp(g: Any, x: Any, out: Any, axis: int) -> Any:
     if _can_divide(x, out):
-        return _add_up_backwards(g * conj_of(out), axis) / conj_of(x)
+        return _add_up_backwards(widen_half(g) * conj_of(out), axis) / conj_of(x)
     return _recur_adjoint(g, x, axis) * conj_of(_shift(out, axis, 1.0))
 
 

@@ -382,8 +382,10 @@ def _sum_to_channels(g: Any) -> Any:
     ones, (count, channels) = np.empty(g.shape[2] * g.shape[3], g.dtype), g.shape[:2]
     ones.fill(1)
     if last is not None:
-        return np.add.reduce(np.matmul(ones[None], last.reshape((count, len(ones), channels)))[:, 0], 0)
-    return np.add.reduce(np.matmul(g.reshape((-1, len(ones))), ones).reshape((count, channels)), 0)
+        of_images = np.matmul(ones[None], last.reshape((count, len(ones), channels)))[:, 0]
+    else:
+        of_images = np.matmul(g.reshape((-1, len(ones))), ones).reshape((count, channels))
+    return libraries.add_up(of_images, (0,))
 
 
 def _declare(
