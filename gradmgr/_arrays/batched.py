@@ -182,13 +182,13 @@ def at_level(a: Any, level: Level) -> Batched:
     return a if isinstance(a, Batched) and a.level is level else broadcast_over_examples(as_array(a), level)
 
 
-def sum_over_examples(a: Any, level: Level) -> Any:
-    """Sum over the examples of a level."""
+def sum_over_examples(a: Any, level: Level, add_up: Callable[..., Any]) -> Any:
+    """Sum over the examples of a level by add_up(array, axes)."""
     if isinstance(a, Batched):
         if a.level.order > level.order:
-            return Batched(a.level, sum_over_examples(a._array, level))
+            return Batched(a.level, sum_over_examples(a._array, level, add_up))
         if a.level is level and a._array.shape[0] != 1:
-            return np.sum(a._array, axis=0)
+            return add_up(a._array, (0,))
         if a.level is level:
             a = a._array[0, ...]
     return a * level.size

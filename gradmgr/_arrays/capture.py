@@ -329,8 +329,8 @@ class Capture:
         self.calls.append(call)
         if not self.obstacles and float_errors_raise():
             self.add_obstacle(
-                "floating-point errors raise in it, as its numpy.errstate or seterr says, and a replay raises none; set "
-                "that around the call, which then runs as written,"
+                "floating-point errors raise in it, as its numpy.errstate or seterr says, and a replay raises none; "
+                "set that around the call, which then runs as written,"
             )
         if self.named and call.given and self.named.issuperset(call.given):
             self.named.update(call.made)

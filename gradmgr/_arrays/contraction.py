@@ -14,6 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from gradmgr._arrays import libraries
+from gradmgr._arrays.sums import LONG
+
 Array = Any
 Lengths = dict[str, int]
 
@@ -97,7 +100,10 @@ def contract_pair(a: Array, b: Array, terms: Sequence[str], out: str) -> Array:
     rows = [letter for letter in left if letter not in right]
     columns = [letter for letter in right if letter not in left]
     if not summed or not (rows or columns):  # no product of matrices, where this loop is the fastest
-        return np.einsum(f"{left},{right}->{out}", a, b)
+        if math.prod([lengths[letter] for letter in summed]) <= LONG:
+            return np.einsum(f"{left},{right}->{out}", a, b)
+        made, kept = _summed(a * b.transpose([right.index(letter) for letter in left]), left, out)
+        return made.transpose([kept.index(letter) for letter in out])
     if columns and (not rows or out.index(columns[0]) < out.index(rows[0])):  # so that the result is in order
         a, left, rows, b, right, columns = b, right, columns, a, left, rows
     made = np.matmul(_grouped(a, left, stack, rows, summed), _grouped(b, right, stack, summed, columns))
@@ -120,7 +126,8 @@ def _with_own_axes(a: Array, term: str, lengths: Lengths) -> tuple[Array, str]:
 def _summed(a: Array, term: str, elsewhere: str) -> tuple[Array, str]:
     """Sum over the letters that stand nowhere else."""
     kept = "".join([letter for letter in term if letter in elsewhere])
-    return (a, term) if kept == term else (np.einsum(f"{term}->{kept}", a), kept)
+    axes = tuple([k for k, letter in enumerate(term) if letter not in elsewhere])
+    return (libraries.add_up(a, axes) if axes else a), kept
 
 
 def _grouped(a: Array, term: str, stack: list[str], *groups: list[str]) -> Array:

@@ -23,7 +23,7 @@ from gradmgr._arrays import (
 )
 from gradmgr._arrays.arguments import leaves_in
 from gradmgr._arrays.atomic import float_errors_raise as float_errors_raise
-from gradmgr._arrays.batched import Batched, batched_to_hold, innermost
+from gradmgr._arrays.batched import Batched, batched_to_hold, inner_axes, innermost
 from gradmgr._arrays.batched import common_value as common_to_examples
 from gradmgr._arrays.batched_indexing import getitem_of
 from gradmgr._arrays.batched_library import Library
@@ -34,7 +34,7 @@ from gradmgr._arrays.capturing_library import CapturingLibrary
 from gradmgr._arrays.gpu import is_on_gpu
 from gradmgr._arrays.gpu import loaded_cupy as loaded_cupy
 from gradmgr._arrays.memory_order import with_channels_last
-from gradmgr._arrays.sums import FEW, NUMBERS, add_reduce, sum_of_numpy
+from gradmgr._arrays.sums import FEW, LONG, NUMBERS, add_reduce, sum_by_groups, sum_of_numpy, sum_rows
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Array = Any  # numpy.ndarray, a NumPy scalar (a 0-d result), or cupy.ndarray
@@ -178,6 +178,12 @@ def captured_as_one(
         return call
 
     return declare
+
+
+def writes_first(kernel: Function) -> Function:
+    """Declare that a kernel that is captured as one call writes into its first argument."""
+    kernel.arrays = kernel.writes = 1  # type: ignore[attr-defined]  # mypy knows no attributes of functions
+    return kernel
 
 
 def keeps_nothing(kernel: Function) -> Function:
@@ -367,16 +373,12 @@ def getitem(a: Array, index: Any) -> Array:
 def add_atomically(buffer: Array, index: Any, g: Array) -> None:
     """Add into `buffer[index]` on a GPU, an element named twice receiving both.
 
-    A GPU cannot add complex numbers in one step, nor bfloat16.
+    A GPU cannot add complex numbers in one step.
     """
     add = namespace(buffer).add
     if buffer.dtype.kind == "c":
         add.at(buffer.real, index, g.real)
         add.at(buffer.imag, index, g.imag)
-    elif buffer.dtype.name == "bfloat16":
-        wide = namespace(buffer).zeros(buffer.shape, F4)
-        add.at(wide, index, g.astype(np.float32))
-        buffer += wide.astype(buffer.dtype)
     else:
         add.at(buffer, index, g)
 
@@ -435,6 +437,11 @@ def _captured_copy(a: Array, capture: Any) -> Array:
 def is_differentiable(dtype: np.dtype[Any]) -> bool:
     """Tell whether a tensor of this dtype can carry a gradient."""
     return dtype.char in "efdFD" or (dtype.kind == "V" and dtype.name == "bfloat16")  # a name is composed, in 1 us
+
+
+def is_half(dtype: np.dtype[Any]) -> bool:
+    """Tell whether a dtype is floating and of two bytes: what is summed in float32."""
+    return dtype.char == "e" or (dtype.kind == "V" and dtype.name == "bfloat16")
 
 
 def device_of(array: Array) -> str:
@@ -524,14 +531,65 @@ def may_hold(mask: Array) -> bool:
     return root(mask) is not np or bool(mask.any())
 
 
-def sum_over(array: Array, axes: tuple[int, ...], keepdims: bool = False) -> Array:
-    """Sum over axes; by the ufunc where that is NumPy's own, without its Python wrappers."""
+def sum_over(array: Array, axes: tuple[int, ...], keepdims: bool = False, gradient: bool = False) -> Array:
+    """Sum over axes; by the ufunc where that is NumPy's own, without its Python wrappers.
+
+    Values are summed as by NumPy, bfloat16, which it lacks, in float32; what adds up to a gradient is summed with more
+    digits: halves in float32, and long sums by groups.
+    """
+    if array.itemsize == 2 and (gradient or array.dtype.kind == "V") and is_half(array.dtype):
+        return sum_over(array.astype(F4), axes, keepdims, gradient).astype(array.dtype)
+    if gradient and array.size > LONG and _is_long(array, axes):
+        return _sum_long(array, axes, keepdims)
     if array.__class__ is np.ndarray:
         # Sums over the first axis, or all, are not short; tested first, as that takes the least time.
         if axes and axes[0] and array.size >= NUMBERS and array.shape[-1] <= FEW:  # a single axis is longer, too
             return sum_of_numpy(array, axes, keepdims)
         return add_reduce(array, axis=axes, keepdims=keepdims)
     return array.sum(axis=axes, keepdims=keepdims)
+
+
+def add_up(array: Array, axes: tuple[int, ...], keepdims: bool = False) -> Array:
+    """Sum what adds up to a gradient, see `sum_over`."""
+    return sum_over(array, axes, keepdims, True)
+
+
+def _is_long(array: Array, axes: tuple[int, ...]) -> bool:
+    """Tell whether an array has long sums that NumPy would not add by pairs, as it does along the last axes."""
+    if isinstance(array, Batched):
+        return _is_long(array._array, inner_axes(axes, array.ndim))
+    if axes and axes[0] == array.ndim - len(axes) and axes[-1] == array.ndim - 1 and array.flags.c_contiguous:
+        return False
+    count = 1
+    for k in axes:
+        count *= array.shape[k]
+    return count > LONG
+
+
+@captured_as_one()
+def _sum_long(array: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
+    if isinstance(array, Batched):
+        return Batched(array.level, _sum_long(array._array, inner_axes(axes, array.ndim), keepdims))
+    if array.__class__ is np.ndarray:
+        return sum_by_groups(array, axes, keepdims)
+    return array.sum(axis=axes, keepdims=keepdims)
+
+
+def adds_in_float32(kernel: Callable[..., Any]) -> Callable[..., Any]:
+    """Declare that a kernel adds up parts of its first argument, a gradient: it is given halves in float32."""
+
+    @wraps(kernel)
+    def call(a: Array, *args: Any) -> Array:
+        return kernel(a.astype(F4), *args).astype(a.dtype) if is_half(a.dtype) else kernel(a, *args)
+
+    return call
+
+
+def add_up_running(array: Array, axis: int) -> Array:
+    """Return the running sums of gradients along an axis: of halves in float32, of many float32 in float64."""
+    dtype = array.dtype
+    wide = F4 if is_half(dtype) else F8 if dtype == F4 and array.shape[axis] > LONG else dtype
+    return np.cumsum(array, axis) if wide == dtype else np.cumsum(array.astype(wide), axis).astype(dtype)
 
 
 def are_matrices(a: Array, b: Array) -> bool:
@@ -557,7 +615,11 @@ def is_matrix(a: Array) -> bool:
 
 
 def sum_of_rows(a: Array) -> Array:
-    """Sum a NumPy matrix of a common dtype over its rows, as a product with ones: BLAS takes half the time or less."""
+    """Add up the rows of a NumPy matrix of a common dtype, as a product with ones: BLAS takes half the time or less."""
+    if a.shape[0] > LONG:
+        if a.__class__ is np.ndarray and a.flags.c_contiguous:
+            return sum_rows(a)
+        return _sum_long(a, (0,), False)
     ones = np.empty(a.shape[0], a.dtype)
     ones.fill(1)
     return ones.dot(a) if a.__class__ is np.ndarray else np.dot(ones, a)

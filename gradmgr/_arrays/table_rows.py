@@ -64,6 +64,51 @@ def sum_equal_rows(rows: Array, values: Array, in_order: bool = False) -> tuple[
     return rows.take(starts), total
 
 
+# Up to so many rows of one index are added one after the other, which loses less than a digit of float32's seven.
+MANY_EQUAL = 1 << 12
+
+
+def sum_first(rows: Array, values: Array) -> tuple[Array, Array] | None:
+    """Sum what NumPy's table rows of equal index receive before it is added to a table, where digits would be lost.
+
+    Those are halves, which are summed in float32, and more than MANY_EQUAL rows of one index.
+
+    Returns:
+        The distinct indices and their sums; None where the rows are to be added to the table in their order.
+    """
+    if libraries.is_half(values.dtype):
+        distinct, total = _sum_widely(rows, values.astype(np.float32))
+        return distinct, total.astype(values.dtype)
+    return _sum_widely(rows, values) if _are_many(rows) else None
+
+
+def _are_many(rows: Array) -> bool:
+    """Tell whether one index is there more than MANY_EQUAL times."""
+    if len(rows) <= MANY_EQUAL:
+        return False
+    if _are_dense(rows):
+        return int(np.bincount(rows).max()) > MANY_EQUAL
+    ascending = np.sort(rows)
+    return bool((ascending[MANY_EQUAL:] == ascending[:-MANY_EQUAL]).any())
+
+
+def _are_dense(rows: Array) -> bool:
+    """Tell whether to count all indices up to the largest takes less time than to sort those that are there."""
+    return len(rows) > _MANY_ROWS and int(rows.max()) < 4 * len(rows)
+
+
+_FEW_COLUMNS = 16  # up to which numpy.bincount, which adds in float64, takes less time than to sort rows
+
+
+def _sum_widely(rows: Array, values: Array) -> tuple[Array, Array]:
+    columns = values.reshape((len(rows), math.prod(values.shape[1:])))
+    if values.dtype != libraries.F4 or columns.shape[1] > _FEW_COLUMNS or not _are_dense(rows):
+        return sum_equal_rows(rows, values)
+    distinct = np.flatnonzero(np.bincount(rows))
+    total = np.stack([np.bincount(rows, column)[distinct] for column in columns.T], 1)
+    return distinct, total.astype(values.dtype).reshape((len(distinct), *values.shape[1:]))
+
+
 # The least number of rows that are sorted by 16 bits at a time, for which NumPy has a radix sort: 16,384 indices take a
 # sixth of the time, and with fewer than these both take the same.
 _MANY_TO_SORT = 1 << 11
@@ -147,12 +192,17 @@ class TableRows:
     def coalesced(self) -> TableRows:
         """Return the same rows, each once and in ascending order.
 
-        Half precision is summed in float32, but where the rows stand for a whole table: that is summed in its dtype.
+        Half precision is summed in float32. Where the rows stand for a whole table, the sums of the parts are then
+        added in their dtype, as they would be to the table.
         """
         if self.is_coalesced:
             return self
-        rows, values = self.joined()
-        wide = values.astype(np.float32) if values.dtype.itemsize == 2 and self.on_request else values
+        if self.on_request:
+            rows, values = self.joined()
+        else:
+            parts = tuple([sum_first(*part) or part for part in self.parts])
+            rows, values = self._like(parts, is_coalesced=False).joined()
+        wide = values.astype(np.float32) if libraries.is_half(values.dtype) and self.on_request else values
         rows, total = sum_equal_rows(rows, wide, in_order=not self.on_request)
         return self._like(((rows, total.astype(self.dtype, copy=False)),), is_coalesced=True)
 

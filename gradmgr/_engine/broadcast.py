@@ -20,7 +20,7 @@ def _sum_to(a: Any, to: tuple[int, ...]) -> Any:
     axes = tuple(range(lead)) if lead != 1 else (0,)
     if shape[lead:] != to:
         axes += tuple([k for k in range(lead, a.ndim) if to[k - lead] == 1 and shape[k] != 1])
-    summed = libraries.sum_over(a, axes) if axes else a
+    summed = libraries.sum_over(a, axes, False, True) if axes else a
     return summed if summed.shape == to else summed.reshape(to)
 
 

@@ -10,7 +10,7 @@ from gradmgr import errors
 from gradmgr._arrays import batched, libraries, memory
 from gradmgr._arrays.batched import Batched
 from gradmgr._arrays.captured import capturing
-from gradmgr._arrays.table_rows import TableRows, are_few
+from gradmgr._arrays.table_rows import MANY_EQUAL, TableRows, are_few, sum_first
 from gradmgr._engine.context import current
 from gradmgr._engine.op import OPS, Function, linear, scope_of, zeros
 from gradmgr._engine.ownership import Grads, Ownership, accumulate, start_gradient
@@ -87,10 +87,56 @@ def _get(a: Any, index: Index) -> Any:
 
 
 def add_at(buffer: Any, index: Index, g: Any) -> None:
-    """Add `g` into `buffer[index]` in place, an element named twice receiving both."""
+    """Add a gradient into `buffer[index]` in place, an element named twice receiving both.
+
+    What one element receives is added in float32 where these are halves, and with more digits where it is much.
+    """
     if not may_repeat(index):
         buffer[index] += g
-    elif g.size >= _MANY and (places := _places(buffer, index, g)) is not None:
+    elif g.size > MANY_EQUAL or buffer.itemsize == 2:
+        (libraries.in_one(_add_much, buffer, index, g) or _add_much)(buffer, index, g)
+    else:
+        _add_in_order(buffer, index, g)
+
+
+def add_in_order(buffer: Any, index: Index, g: Any) -> None:
+    """Add values into `buffer[index]` in place as numpy.add.at does, in their dtype."""
+    if may_repeat(index):
+        _add_in_order(buffer, index, g)
+    else:
+        buffer[index] += g
+
+
+@libraries.writes_first
+def _add_much(buffer: Any, index: Index, g: Any) -> None:
+    found = _rows_to_add(buffer, index, g)
+    summed = None if found is None else sum_first(*found[1:])
+    if summed is not None:
+        table, (places, total) = found[0], summed
+        table[places] += total
+    elif libraries.is_half(buffer.dtype):
+        wide = buffer.astype(libraries.F4)
+        _add_in_order(wide, index, g.astype(libraries.F4))
+        buffer[...] = wide.astype(buffer.dtype)
+    else:
+        _add_in_order(buffer, index, g)
+
+
+def _rows_to_add(buffer: Any, index: Index, g: Any) -> tuple[Any, Any, Any] | None:
+    """Return a view of a buffer, and the rows of it to which the rows of g are to be added; None if it is not known."""
+    if not buffer.__class__ is g.__class__ is np.ndarray:
+        return None
+    rows = _indices_of_rows(index)
+    if rows is not None:
+        places = rows.reshape(-1).astype(np.intp)
+        places[places < 0] += len(buffer)
+        return buffer, places, g.reshape((len(places), *buffer.shape[1:]))
+    places = _places(buffer, index, g)
+    return None if places is None else (buffer.reshape(-1), places.reshape(-1), g.reshape(-1))
+
+
+def _add_in_order(buffer: Any, index: Index, g: Any) -> None:
+    if g.size >= _MANY and (places := _places(buffer, index, g)) is not None:
         np.add.at(buffer.reshape(-1), places.reshape(-1), g.reshape(-1))
     elif buffer.__class__ is np.ndarray or libraries.root(buffer) is np:
         np.add.at(buffer, index, g)
@@ -103,17 +149,23 @@ def add_at(buffer: Any, index: Index, g: Any) -> None:
 _MANY = 256
 
 
+def _is_of_integers(part: Any) -> bool:
+    return part.__class__ is np.ndarray and part.dtype.kind in "iu"
+
+
 def _places(buffer: Any, index: Index, g: Any) -> Any:
     """Return where in the flat buffer each number of g goes; None if that is not worth it."""
     if not (buffer.__class__ is g.__class__ is np.ndarray and buffer.flags.c_contiguous):
         return None
-    if index.__class__ is np.ndarray and index.dtype.kind in "iu":
+    if _is_of_integers(index):
         if buffer.ndim == 1:
             return None
         width = buffer.size // len(buffer)
         rows = index.astype(np.intp)
         rows[rows < 0] += len(buffer)
         return rows[..., None] * width + np.arange(width)
+    if index.__class__ is tuple and len(index) == buffer.ndim and all(_is_of_integers(part) for part in index):
+        return np.ravel_multi_index(np.broadcast_arrays(*index), buffer.shape, mode="wrap")
     if buffer.size > 4 * g.size:
         return None
     places = np.arange(buffer.size).reshape(buffer.shape)[index]
@@ -143,7 +195,7 @@ def _indices_of_rows(index: Index) -> Any:
         index, *others = index
         if not all(part is Ellipsis or (part.__class__ is slice and part == slice(None)) for part in others):
             return None
-    return index if index.__class__ is np.ndarray and index.ndim and index.dtype.kind in "iu" else None
+    return index if _is_of_integers(index) and index.ndim else None
 
 
 def _rows_read(g: Any, shape: tuple[int, ...], index: Index) -> TableRows | None:

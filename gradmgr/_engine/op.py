@@ -66,7 +66,9 @@ def register(op: Op) -> Op:
 
 def parameters(function: Callable[..., Any]) -> tuple[str, ...]:
     """Return the names of a function's positional parameters; inspect.signature takes ten times as long."""
-    code = getattr(getattr(function, "__wrapped__", function), "__code__", None)
+    while (inner := getattr(function, "__wrapped__", None)) is not None:
+        function = inner
+    code = getattr(function, "__code__", None)
     if code is None:
         import inspect
 
@@ -135,6 +137,7 @@ def linear(
     vjp: Vjp | None = None,
     expression: str = "",
     view_of: Callable[..., ViewOf] | None = None,
+    along: Rule | None = None,
 ) -> Callable[..., Any]:
     """Declare an op linear in its one input: the forward rule is the op itself.
 
@@ -147,6 +150,7 @@ def linear(
         vjp: computes the vjp of an entry, where there is a faster way than to add up what the adjoint returns.
         expression: what the kernel returns, of the array `a0` and the tuple `params`: saves the call, 60 ns.
         view_of: what the result is a view of, see `Op`.
+        along: along(t, *params) is the forward rule, where tangents are summed with more digits than values.
 
     Returns:
         f(x, *params), which takes Tensors and plain arrays.
@@ -176,8 +180,10 @@ def linear(
         head, file = "e, g, grads, owned", f"derivative of {name}"
         vjp = compiled_at_first_call(head, "vjp", vjp_source, f"vjp_{name}", file, scope)
 
+    forward = along or call
+
     def jvp(tangents: Any, values: Any, out: Any, params: Any) -> Any:
-        return call(tangents[0], *params)
+        return forward(tangents[0], *params)
 
     op.entry, op.jvp = entry, jvp
     op.keeps_inputs = op.keeps_out = False

@@ -59,7 +59,11 @@ R = TypeVar("R")
 batch_op: Function = linear("vmap_in", batch, lambda g, level, axis: unbatch_op(g, level, axis))
 unbatch_op: Function = linear("vmap_out", unbatch, lambda g, level, axis: batch_op(g, level, axis))
 broadcast_op: Function = linear("vmap_share", broadcast_over_examples, lambda g, level: sum_op(g, level))
-sum_op: Function = linear("vmap_total", sum_over_examples, lambda g, level: broadcast_op(g, level))
+sum_op: Function = linear(
+    "vmap_total",
+    lambda a, level: sum_over_examples(a, level, libraries.add_up),
+    lambda g, level: broadcast_op(g, level),
+)
 
 
 class _VmapInterceptor(Interceptor):

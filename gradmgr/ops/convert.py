@@ -8,6 +8,7 @@ import numpy as np
 
 from gradmgr import errors
 from gradmgr._arrays import libraries
+from gradmgr._arrays.libraries import is_half as is_half
 from gradmgr._engine.context import is_tracked
 from gradmgr._engine.mutation import as_type, copied
 from gradmgr._engine.op import Function, linear, zeros
@@ -85,11 +86,6 @@ def cast_to(a: Any, dtype: Any) -> Any:
 def is_floating(dtype: Any) -> bool:
     """Tell whether a dtype is of real floating-point numbers, bfloat16 among them."""
     return bool(dtype.kind == "f" or dtype.name == "bfloat16")
-
-
-def is_half(dtype: Any) -> bool:
-    """Tell whether a dtype is floating and of two bytes: what is computed in float32 inside."""
-    return is_floating(dtype) and bool(dtype.itemsize <= 2)
 
 
 def wide_dtype(dtype: Any) -> Any:

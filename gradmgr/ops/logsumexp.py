@@ -15,7 +15,7 @@ from gradmgr._engine.tensor import Tensor, raw, wrap
 from gradmgr.ops import logsumexp_kernels
 from gradmgr.ops.arithmetic import exp, imag, real
 from gradmgr.ops.convert import cast_to, lift
-from gradmgr.ops.reduce import sum_op
+from gradmgr.ops.reduce import add_up
 from gradmgr.ops.reduction_arguments import Axes, are_floats, axes_of, axes_of_floats, broadcast_back, kept_shape
 from gradmgr.ops.shape import broadcast_to as broadcast_any
 from gradmgr.ops.where import choose
@@ -28,7 +28,7 @@ def _softmax(x: Any, out: Any, axes: Axes) -> Any:
     """
     total = broadcast_back(out, x.shape, axes)
     share = exp(x - choose(raw(total) == -np.inf, 0.0, total))
-    whole = sum_op(share, axes, True)
+    whole = add_up(share, axes, True)
     return share / choose(raw(whole) == 0, 1.0, whole)
 
 
@@ -55,7 +55,7 @@ def _by_numpy(x: Any, axes: Axes, keepdims: bool) -> Any:
         return logsumexp_kernels.value(x, axes, keepdims)
     top = _finite_max(x, axes)
     with np.errstate(divide="ignore", over="ignore"):  # log(0) = -inf is the right answer, and so is inf
-        total = np.log(np.sum(np.exp(x - top), axis=axes, keepdims=True)) + top
+        total = np.log(libraries.add_up(np.exp(x - top), axes, True)) + top
     return total if keepdims else np.squeeze(total, axis=axes)[()]
 
 
@@ -84,7 +84,7 @@ _logsumexp = custom(
     "logsumexp",
     _logsumexp_kernel,
     vjp={"x": _logsumexp_vjp},
-    jvp={"x": lambda t, x, out, axes, keepdims: sum_op(t * _softmax(x, out, axes), axes, keepdims)},
+    jvp={"x": lambda t, x, out, axes, keepdims: add_up(t * _softmax(x, out, axes), axes, keepdims)},
 )
 
 
@@ -96,7 +96,7 @@ def _log_of_weighted(x: Any, b: Any, axes: Axes, signed: bool) -> tuple[Any, Any
     nothing = b == 0
     x = np.where(nothing, -np.inf, x)
     top = _finite_max(x, axes)
-    total = np.sum(np.where(nothing, 0, b) * np.exp(x - top), axis=axes, keepdims=True)
+    total = libraries.add_up(np.where(nothing, 0, b) * np.exp(x - top), axes, True)
     with np.errstate(divide="ignore", invalid="ignore"):  # of 0, and of what is negative
         return np.log(abs(total) if signed else total) + top, np.sign(total)
 
@@ -132,10 +132,10 @@ _weighted = custom(
         ),
     },
     jvp={
-        "x": lambda t, x, b, out, axes, sign_of_sum, keepdims: sum_op(
+        "x": lambda t, x, b, out, axes, sign_of_sum, keepdims: add_up(
             t * _weighted_slope(x, b, out, axes, sign_of_sum), axes, keepdims
         ),
-        "b": lambda t, x, out, axes, sign_of_sum, keepdims: sum_op(
+        "b": lambda t, x, out, axes, sign_of_sum, keepdims: add_up(
             t * _weighted_share(x, out, axes, sign_of_sum), axes, keepdims
         ),
     },

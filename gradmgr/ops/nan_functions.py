@@ -17,10 +17,19 @@ from gradmgr._engine.op import Function
 from gradmgr._engine.tensor import raw
 from gradmgr.ops.arithmetic import real
 from gradmgr.ops.constant import constant
-from gradmgr.ops.convert import NOT_GIVEN, as_tensor, cast_to, constant_of, is_plain
+from gradmgr.ops.convert import NOT_GIVEN, as_tensor, cast_to, constant_of, is_plain, wide_dtype
 from gradmgr.ops.extrema import fmax, fmin
 from gradmgr.ops.naming import named
-from gradmgr.ops.reduce import mean, promote_with, read_initial_of_extreme, reduce_with_initial, sqrt_or_zero, std, var
+from gradmgr.ops.reduce import (
+    add_up,
+    mean,
+    promote_with,
+    read_initial_of_extreme,
+    reduce_with_initial,
+    sqrt_or_zero,
+    std,
+    var,
+)
 from gradmgr.ops.reduce import sum as sum_of
 from gradmgr.ops.reduction_arguments import (
     Axes,
@@ -224,8 +233,9 @@ nanstd = _nan_dispersion("nanstd", std, sqrt_or_zero)
 def _nan_shares(g: Any, x: Any, out: Any, axes: Axes) -> Any:
     """Return each element's share in an extreme, a plain array: ties share evenly, a NaN has none."""
     a = raw(x)
-    ties = (a == raw(out).reshape(kept_shape(a.shape, axes))).astype(raw(g).dtype)
-    return ties / np.maximum(ties.real.sum(axis=axes, keepdims=True), 1)
+    ties = a == raw(out).reshape(kept_shape(a.shape, axes))
+    shares = ties / np.maximum(ties.sum(axis=axes, keepdims=True), 1)
+    return shares.astype(wide_dtype(raw(g).real.dtype), copy=False)
 
 
 def _nan_extreme_op(name: str, ufunc: Any) -> Function:
@@ -241,7 +251,7 @@ def _nan_extreme_op(name: str, ufunc: Any) -> Function:
         return reshape(g, kept_shape(x.shape, axes)) * _nan_shares(g, x, out, axes)
 
     def jvp(t: Any, x: Any, out: Any, axes: Axes, keepdims: bool) -> Any:
-        return sum_of(t * _nan_shares(t, x, out, axes), axes, keepdims=keepdims)
+        return add_up(t * _nan_shares(t, x, out, axes), axes, keepdims)
 
     return custom(name, kernel, vjp={"x": vjp}, jvp={"x": jvp})
 

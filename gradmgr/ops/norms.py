@@ -49,7 +49,7 @@ _euclidean_norm = custom(
     "norm",
     _euclidean_norm_kernel,
     vjp={"x": lambda g, x, out: g * _unit_vector(x, out)},
-    jvp={"x": lambda t, x, out, axes: reduce.sum(real(conj_of(_unit_vector(x, out)) * t), axes, keepdims=True)},
+    jvp={"x": lambda t, x, out, axes: reduce.add_up(real(conj_of(_unit_vector(x, out)) * t), axes, True)},
 )
 
 
@@ -82,7 +82,7 @@ _power_norm = custom(
     "norm of order p",
     _power_norm_kernel,
     vjp={"x": lambda g, x, out, p: g * _power_norm_slope(x, out, p)},
-    jvp={"x": lambda t, x, out, p, axes: reduce.sum(t * _power_norm_slope(x, out, p), axes, keepdims=True)},
+    jvp={"x": lambda t, x, out, p, axes: reduce.add_up(t * _power_norm_slope(x, out, p), axes, True)},
 )
 
 

@@ -226,14 +226,15 @@ def _padded(a: Any, padded_shape: tuple[int, ...], sources: Sources) -> Any:
 def _sum_along(a: Any, axis: int) -> Any:
     """Sum along an axis and keep it; few columns are added one after the other, in a seventh of the time or less."""
     count = a.shape[axis]
-    if axis < a.ndim - 1 or count > _FEW_COLUMNS or a.dtype.char == "e":  # NumPy adds halves up in singles
-        return libraries.sum_over(a, (axis,), True)
+    if axis < a.ndim - 1 or count > _FEW_COLUMNS:
+        return libraries.add_up(a, (axis,), True)
     total = a[..., :1]
     for k in range(1, count):
         total = total + a[..., k : k + 1]
     return total
 
 
+@libraries.adds_in_float32
 def _folded(g: Any, inner_shape: tuple[int, ...], sources: Sources) -> Any:
     """Return for each element of an array of this shape the sum of all elements of `g` that come from it."""
     g = g.copy()

@@ -40,6 +40,7 @@ def _gather(a: Any, index: Any, axis: int) -> Any:
 
 
 @libraries.captured_as_one()
+@libraries.adds_in_float32
 def _sum_by_position(g: Any, index: Any, length: int, axis: int) -> Any:
     """Add up what was read from each position; on NumPy, one write, and one reduceat for the repeats."""
     xp = libraries.namespace_of(g, index)

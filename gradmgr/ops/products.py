@@ -22,7 +22,7 @@ from gradmgr._engine.mutation import as_type, store
 from gradmgr._engine.tensor import Tensor, raw
 from gradmgr._engine.views import as_number, view_of
 from gradmgr.ops.arithmetic import multiply
-from gradmgr.ops.convert import holds_tensor, lift, lift_like
+from gradmgr.ops.convert import cast_to, holds_tensor, lift, lift_like, widen_half
 from gradmgr.ops.naming import named_errors
 from gradmgr.ops.shape import expand_dims, moveaxis, ravel, reshape, transpose
 from gradmgr.ops.sparse_arrays import product_with_sparse
@@ -228,6 +228,7 @@ def _einsum_vjp(
     unique = "".join(dict.fromkeys(term))
     wanted = "".join([letter for letter in unique if letter in elsewhere])
     arrays, inputs = [g, *[conj_of(values[j]) for j in others]], (out, *[terms[j] for j in others])
+    arrays = [widen_half(a) for a in arrays]  # numpy.einsum adds them in their dtype
     if {a.__class__ for a in arrays} == {np.ndarray} or all(map(libraries.is_numpy, arrays)):
         d = _einsum_kernel(arrays, inputs, wanted, optimize, "K")
     else:
@@ -265,9 +266,10 @@ def _einsum_jvp(tangents: Any, values: Any, terms: tuple[str, ...], out: str, op
     total = None
     for k, t in enumerate(tangents):
         if t is not None:
-            part = _einsum([*values[:k], t, *values[k + 1 :]], terms, out, optimize, order)
+            arrays = [widen_half(a) for a in (*values[:k], t, *values[k + 1 :])]
+            part = _einsum(arrays, terms, out, optimize, order)
             total = part if total is None else total + part
-    return total
+    return cast_to(total, np.result_type(*values))
 
 
 def _einsum_kernel(arrays: Any, terms: tuple[str, ...], out: str, optimize: Any, order: str) -> Any:

@@ -18,7 +18,7 @@ from gradmgr._engine.mutation import as_type
 from gradmgr._engine.op import Function, linear
 from gradmgr._engine.tensor import Tensor, raw
 from gradmgr.ops.arithmetic import add, real, sqrt
-from gradmgr.ops.convert import NOT_GIVEN, cast_to, constant_of, is_plain, lift
+from gradmgr.ops.convert import NOT_GIVEN, cast_to, constant_of, is_plain, lift, wide_dtype, widen_half
 from gradmgr.ops.extrema import maximum, minimum
 from gradmgr.ops.naming import named
 from gradmgr.ops.reduction_arguments import (
@@ -44,10 +44,13 @@ from gradmgr.ops.reduction_arguments import (
 from gradmgr.ops.shape import reshape
 from gradmgr.ops.where import choose
 
-sum_op = linear(
+# What rules sum; `sum_op` sums values, as NumPy does.
+add_up: Function = linear("add_up", libraries.add_up, lambda g, shape, axes: broadcast_back(g, shape, axes))
+sum_op: Function = linear(
     "sum",
     lambda a, axes, keepdims: libraries.sum_over(a, axes, keepdims),
     lambda g, shape, axes: broadcast_back(g, shape, axes),
+    along=add_up,
 )
 
 
@@ -62,25 +65,33 @@ def _factor_for(x: Any, value: float) -> Any:
     return np.float32(value) if dtype.itemsize == 2 else dtype.type(value)
 
 
-def _widen_half(a: Any) -> Any:
-    """Return float16 in float32, in which sums and counts of many elements are exact enough."""
-    return as_type(a, np.float32) if a.dtype == np.float16 else a
-
-
 def _mean_kernel(a: Any, axes: Axes, keepdims: bool) -> Any:
     """Compute numpy.mean, bit for bit, without the 2 us its Python code takes.
 
-    float16 and integers go to numpy.mean; so does complex64, whose sums it divides in complex128.
+    float16 and integers go to numpy.mean; so does complex64, whose sums it divides in complex128. bfloat16 is summed in
+    float32, as NumPy sums float16.
     """
     if a.__class__ is np.ndarray and a.dtype.char in "fdD" and a.size:
         return libraries.sum_over(a, axes, keepdims) / count_along(a.shape, axes)
-    return a.mean(axis=axes, keepdims=keepdims)
+    return _in_float32(a, lambda a: a.mean(axis=axes, keepdims=keepdims))
 
 
-_mean = linear(
+def _in_float32(a: Any, reduce: Any) -> Any:
+    """Return what a reduction makes of bfloat16 in float32, and of all else as it is."""
+    return reduce(a.astype(np.float32)).astype(a.dtype) if a.dtype.name == "bfloat16" else reduce(a)
+
+
+def _mean_along(t: Any, axes: Axes, keepdims: bool) -> Any:
+    if libraries.is_half(t.dtype):  # whose sum may be infinite
+        return _mean(t, axes, keepdims)
+    return add_up(t, axes, keepdims) / count_along(t.shape, axes)
+
+
+_mean: Function = linear(
     "mean",
     _mean_kernel,
     lambda g, shape, axes: broadcast_back(_divide_by_count(g, count_along(shape, axes)), shape, axes),
+    along=_mean_along,
 )
 
 
@@ -94,7 +105,7 @@ def _degrees_of_freedom(x: Any, axes: Axes, correction: float) -> float:
 
 def _dot_along(t: Any, x: Any, axes: Axes, keepdims: bool) -> Any:
     """Return the real inner product along axes of a tangent with x."""
-    return sum_op(real(t * conj(x)) if is_complex(x) else t * x, axes, keepdims)
+    return add_up(real(t * conj(x)) if is_complex(x) else t * x, axes, keepdims)
 
 
 def _var_slope(x: Any, axes: Axes, correction: float) -> Any:
@@ -118,7 +129,7 @@ def _var_kernel(x: Any, axes: Axes, correction: Any, keepdims: Any) -> Any:
             centred = x - libraries.sum_over(x, axes, True) / count
             np.multiply(centred, centred, out=centred)
             return libraries.sum_over(centred, axes, keepdims) / (count - correction)
-    return np.var(x, axis=axes, ddof=correction, keepdims=keepdims)
+    return _in_float32(x, lambda x: np.var(x, axis=axes, ddof=correction, keepdims=keepdims))
 
 
 # The least total of powers to which those that vanished, of up to a million elements, add less than rounding.
@@ -217,10 +228,10 @@ _std = custom(
 
 
 def _tie_shares(g: Any, x: Any, out: Any, axes: Axes) -> Any:
-    """Return each element's share in an extreme, a plain array: ties share evenly."""
+    """Return each element's share in an extreme, a plain array, of halves in float32: ties share evenly."""
     a = raw(x)
-    ties = (a == broadcast_back(raw(out), a.shape, axes)).astype(raw(g).dtype)
-    return ties / ties.sum(axis=axes, keepdims=True)
+    ties = a == broadcast_back(raw(out), a.shape, axes)
+    return (ties / ties.sum(axis=axes, keepdims=True)).astype(wide_dtype(raw(g).dtype), copy=False)
 
 
 def _single_extremes(x: Any, out: Any, axes: Axes) -> Any:
@@ -236,7 +247,7 @@ def _share_out_kernel(g: Any, x: Any, out: Any, axes: Axes) -> Any:
     """Give each extreme its share of g."""
     ties = _single_extremes(x, out, axes) if axes and are_floats(g, x) else None
     if ties is None:
-        return broadcast_back(g, x.shape, axes) * _tie_shares(g, x, out, axes)
+        return (broadcast_back(g, x.shape, axes) * _tie_shares(g, x, out, axes)).astype(g.dtype, copy=False)
     d = np.zeros(x.shape, x.dtype)
     np.copyto(d, g.reshape(kept_shape(x.shape, axes)), where=ties)
     return d
@@ -247,7 +258,7 @@ def _gather_kernel(t: Any, x: Any, out: Any, axes: Axes, keepdims: bool) -> Any:
     """Add up t at the extremes by their shares."""
     ties = _single_extremes(x, out, axes) if axes and are_floats(t, x) else None
     if ties is None:
-        return sum_op(t * _tie_shares(t, x, out, axes), axes, keepdims)
+        return add_up(t * _tie_shares(t, x, out, axes), axes, keepdims).astype(t.dtype, copy=False)
     places = np.unravel_index(np.flatnonzero(ties), x.shape)  # a sixth of the time of numpy.nonzero of two axes
     z = np.empty(kept_shape(x.shape, axes), x.dtype)
     if z.size == 1:
@@ -366,8 +377,8 @@ def mean(
     if mask is None:
         z = _mean(a, axes, bool(keepdims))
     else:
-        total, count = _sum_and_count(_widen_half(a), axes, keepdims, mask)
-        z = cast_to(total / count, a.dtype) if a.dtype == np.float16 else total / count
+        total, count = _sum_and_count(widen_half(a), axes, keepdims, mask)
+        z = cast_to(total / count, a.dtype)
     return store_result(z, out, "mean")
 
 
@@ -436,7 +447,7 @@ def promote_with(a: Any, parameter: Any) -> Any:
 
 def _masked_var(a: Any, axes: Axes, ddof: Any, keepdims: Any, mask: Any, centre: Any) -> Any:
     mask = libraries.namespace(raw(a)).ones(a.shape, dtype=bool) if mask is None else mask
-    a = _widen_half(a)
+    a = widen_half(a)
     if centre is None:
         total, count = _sum_and_count(a, axes, True, mask)
         centre = total / count

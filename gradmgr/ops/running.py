@@ -13,9 +13,9 @@ from gradmgr._engine.elementwise import conj_of
 from gradmgr._engine.op import Function, linear
 from gradmgr._engine.tensor import Tensor, raw, wrap
 from gradmgr.ops.arithmetic import multiply
-from gradmgr.ops.convert import cast_to, is_plain, lift
+from gradmgr.ops.convert import cast_to, is_plain, lift, widen_half
 from gradmgr.ops.naming import named
-from gradmgr.ops.reduce import sum_op, total_function
+from gradmgr.ops.reduce import add_up, total_function
 from gradmgr.ops.reduction_arguments import (
     Axes,
     broadcast_back,
@@ -28,19 +28,27 @@ from gradmgr.ops.reduction_arguments import (
 from gradmgr.ops.shape import flip, ravel, reshape
 
 
-def _cumsum_back(g: Any, axis: int) -> Any:
+def _cumsum_kernel(a: Any, axis: int) -> Any:
+    """Compute numpy.cumsum; bfloat16, which NumPy lacks, is summed in float32."""
+    return np.cumsum(a, axis) if a.dtype.kind != "V" else libraries.add_up_running(a, axis)
+
+
+def _add_up_backwards(g: Any, axis: int) -> Any:
     if g.__class__ is np.ndarray:
         backwards = (*[slice(None)] * axis, slice(None, None, -1))
-        return np.cumsum(g[backwards], axis)[backwards]
-    return flip(_cumsum(flip(g, axis), axis), axis)
+        return libraries.add_up_running(g[backwards], axis)[backwards]
+    return flip(_add_up(flip(g, axis), axis), axis)
 
 
-_cumsum: Function = linear("cumsum", lambda a, axis: np.cumsum(a, axis), _cumsum_back)
+# What rules sum; `_cumsum` sums values, as NumPy does.
+_add_up: Function = linear("add_up_running", libraries.add_up_running, _add_up_backwards)
+_cumsum: Function = linear("cumsum", _cumsum_kernel, _add_up_backwards, along=_add_up)
 
 
 # ---------------------------------------------------------------- products, exact where factors are 0
 
 
+@libraries.adds_in_float32
 def _recur_kernel(b: Any, a: Any, axis: int) -> Any:
     """Compute s[k] = b[k] + a[k] s[k-1] along an axis, by a loop over it."""
     out = libraries.able_to_hold(b.astype(np.result_type(a.dtype, b.dtype)), a)
@@ -94,7 +102,7 @@ def _can_divide(x: Any, out: Any) -> bool:
 
 def _cumprod_vjp(g: Any, x: Any, out: Any, axis: int) -> Any:
     if _can_divide(x, out):
-        return flip(_cumsum(flip(g * conj_of(out), axis), axis), axis) / conj_of(x)
+        return _add_up_backwards(widen_half(g) * conj_of(out), axis) / conj_of(x)
     return _recur_adjoint(g, x, axis) * conj_of(_shift(out, axis, 1.0))
 
 
@@ -124,7 +132,7 @@ _prod = custom(
     "prod",
     lambda x, axes, keepdims: np.prod(x, axis=axes, keepdims=keepdims),
     vjp={"x": lambda g, x, out, axes: broadcast_back(g, x.shape, axes) * conj_of(_product_of_others(x, out, axes))},
-    jvp={"x": lambda t, x, out, axes, keepdims: sum_op(t * _product_of_others(x, out, axes), axes, keepdims)},
+    jvp={"x": lambda t, x, out, axes, keepdims: add_up(t * _product_of_others(x, out, axes), axes, keepdims)},
 )
 prod = total_function(
     _prod,

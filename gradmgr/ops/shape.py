@@ -279,11 +279,13 @@ def roll(a: Any, shift: Any, axis: Axis = None) -> Any:
     return _roll(a, [int(s) for s in shifts.ravel()], axes)
 
 
+@libraries.adds_in_float32
 def _sum_of_groups(a: Any, count: int, axis: int) -> Any:
     """Return the sum of each `count` neighbours along an axis."""
     shape = a.shape
     if count > _FEW:
-        return a.reshape((*shape[:axis], shape[axis] // count, count, *shape[axis + 1 :])).sum(axis=axis + 1)
+        groups = a.reshape((*shape[:axis], shape[axis] // count, count, *shape[axis + 1 :]))
+        return libraries.add_up(groups, (axis + 1,))
     head = (slice(None),) * axis
     total = a[(*head, slice(0, None, count))].copy()
     for k in range(1, count):
@@ -341,6 +343,7 @@ def _windows_of(a: Any, window: tuple[int, ...], axes: tuple[int, ...] | None) -
     )  # CuPy's view does not say whose memory it is, and can be written to
 
 
+@libraries.adds_in_float32
 def _add_windows(g: Any, shape: tuple[int, ...], window: tuple[int, ...], axes: tuple[int, ...] | None) -> Any:
     """Add each element of each window to where it was taken from; a loop over the places in a window."""
     axes = tuple(range(len(shape))) if axes is None else axes
@@ -362,7 +365,7 @@ _windows: Function = linear(
 )
 _gather_windows: Function = linear(
     "add_windows",
-    lambda a, to, window, axes: _add_windows(a, to, window, axes),
+    _add_windows,
     lambda g, window, axes: _windows(g, window, axes),
 )
 

@@ -142,10 +142,13 @@ def _multiply_kernel(values: Array, x: Array, pattern: Pattern, adjoint: bool) -
 
 def _sample_kernel(u: Array, v: Array, pattern: Pattern) -> Array:
     """Compute u v^T at the nonzeros alone, column by column, so that memory for one of each is enough."""
+    dtype = np.result_type(u.dtype, v.dtype)
+    if is_half(dtype):
+        return _sample_kernel(_widen(u), _widen(v), pattern).astype(dtype)
     rows, columns = pattern.places
     if u.ndim == 1:
         return _product_of_picked(u, v, rows, columns)
-    total = libraries.namespace_of(u, v).zeros(rows.shape, np.result_type(u.dtype, v.dtype))
+    total = libraries.namespace_of(u, v).zeros(rows.shape, dtype)
     for k in range(u.shape[1]):
         total = total + _product_of_picked(u[:, k], v[:, k], rows, columns)
     return total

@@ -21,7 +21,7 @@ from gradmgr._engine.broadcast import broadcast_to
 from gradmgr._engine.context import is_tracked
 from gradmgr._engine.custom import custom
 from gradmgr._engine.elementwise import conj_of
-from gradmgr._engine.indexing import add_at, getitem, normalized, scatter
+from gradmgr._engine.indexing import add_at, add_in_order, getitem, normalized, scatter
 from gradmgr._engine.mutation import put, store, writable_copy
 from gradmgr._engine.op import Function, linear, zeros
 from gradmgr._engine.tensor import Tensor, describe, raw, wrap
@@ -393,7 +393,7 @@ def _add_at_kernel(x: Any, v: Any, index: Any) -> Any:
     shape = made[index].shape if made.ndim == 1 and v.ndim else v.shape
     if shape != v.shape:  # numpy.add.at of NumPy 2.4 then adds no more numbers than v has
         v = libraries.namespace(v).broadcast_to(v, shape)
-    add_at(made, index, v)
+    (add_at if made.dtype.kind == "V" else add_in_order)(made, index, v)  # NumPy has no bfloat16
     return made
 
 

@@ -1011,7 +1011,11 @@ UNARY = [
 def test_result_dtype_of_one_input(function, dtype):
     a = np.array([1, 0, 1]).astype(dtype)
     plain = getattr(np, function.__name__)
-    assert_same_outcome(outcome(lambda: function(tensor(a))), outcome(lambda: plain(a)))
+    if dtype is ml_dtypes.bfloat16 and function in (gnp.sum, gnp.mean, gnp.var, gnp.std, gnp.cumsum):
+        expected = outcome(lambda: plain(a.astype(np.float32)).astype(dtype))  # in which NumPy would sum a half
+    else:
+        expected = outcome(lambda: plain(a))
+    assert_same_outcome(outcome(lambda: function(tensor(a))), expected)
 
 
 PAIRS = [("float32", "float64"), ("float16", "float32"), ("float64", "complex64"), ("float32", "int64")]

@@ -15,6 +15,7 @@ import numpy as np
 import gradmgr.numpy as gnp
 from gradmgr import errors
 from gradmgr._arrays import libraries
+from gradmgr._engine.broadcast import sum_to
 from gradmgr._engine.context import Context, is_tracked
 from gradmgr._engine.entry import Entry, Kind, Retrack, declare_kind, ids_in_tuple
 from gradmgr._engine.mutation import as_type
@@ -83,8 +84,7 @@ def fitted(g: Any, like: Any) -> Any:
         return g
     extra = g.ndim - len(shape)
     if extra >= 0 and all(n in (1, m) for n, m in zip(shape, g.shape[extra:], strict=True)):
-        axes = tuple([k for k, m in enumerate(g.shape) if k < extra or (shape[k - extra] == 1 and m != 1)])
-        return gnp.reshape(gnp.sum(g, axis=axes), shape)
+        return sum_to(g, shape)
     return gnp.reshape(g, shape) if g.size == np.prod(shape, dtype=int) else gnp.broadcast_to(g, shape)
 
 

@@ -18,7 +18,7 @@ from gradmgr.nn._functions.attention_blocks import Operands, attend_in_blocks, g
 from gradmgr.nn._functions.dropout import dropout
 from gradmgr.ops.arithmetic import exp, sum_of
 from gradmgr.ops.convert import cast_to, is_floating, lift, wide_dtype, widen_half
-from gradmgr.ops.reduce import sum
+from gradmgr.ops.reduce import add_up
 from gradmgr.ops.shape import expand_dims, repeat, reshape
 from gradmgr.ops.softmax import softmax_map
 from gradmgr.ops.where import choose
@@ -172,7 +172,7 @@ def _bias_gradient(
 def _scores_jvp(t: Any, value: Any, drop: Any, weights: Any) -> tuple[Any, Any]:
     """Return the tangents of the results for a tangent of the scores."""
     part = t * weights
-    of_sums = sum(part, -1, keepdims=True) if isinstance(part, Tensor) else libraries.sum_over(part, (-1,), True)
+    of_sums = add_up(part, (part.ndim - 1,), True)
     slope = part - weights * of_sums
     return (slope if drop is None else slope * drop) @ value, of_sums
 

@@ -377,13 +377,15 @@ def _sum_to_channels(g: Any) -> Any:
     """Sum images over all axes but the channels."""
     last = with_channels_last(g)
     if not (libraries.is_numpy(g) and g.dtype.char in "fd" and g.size) or (last is None and not g.flags.c_contiguous):
-        return reduce.sum(g, (0, 2, 3))
+        return reduce.add_up(g, (0, 2, 3), False)
     # NumPy sums several axes at a third of the speed of a matrix product with ones.
     ones, (count, channels) = np.empty(g.shape[2] * g.shape[3], g.dtype), g.shape[:2]
     ones.fill(1)
     if last is not None:
-        return np.add.reduce(np.matmul(ones[None], last.reshape((count, len(ones), channels)))[:, 0], 0)
-    return np.add.reduce(np.matmul(g.reshape((-1, len(ones))), ones).reshape((count, channels)), 0)
+        of_images = np.matmul(ones[None], last.reshape((count, len(ones), channels)))[:, 0]
+    else:
+        of_images = np.matmul(g.reshape((-1, len(ones))), ones).reshape((count, channels))
+    return libraries.add_up(of_images, (0,))
 
 
 def _declare(

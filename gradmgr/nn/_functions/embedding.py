@@ -9,7 +9,7 @@ import numpy as np
 from gradmgr import errors
 from gradmgr._arrays import batched, libraries, native_kernels
 from gradmgr._arrays.captured import capturing, inner_of
-from gradmgr._arrays.table_rows import TableRows, sum_equal_rows
+from gradmgr._arrays.table_rows import TableRows, sum_equal_rows, sum_first
 from gradmgr._engine.custom import Declared, declared
 from gradmgr._engine.entry import Entry, Vjp
 from gradmgr._engine.indexing import add_at, normalized
@@ -23,7 +23,8 @@ from gradmgr.ops.convert import lift, widen_half
 # The most rows that a kernel of gradmgr-native adds, one after the other: more of them, of few indices, would be off by
 # more than NumPy's sums by pairs are.
 _MOST_IN_ORDER = 1 << 14
-# The least number of columns for which rows are sorted and summed by runs; with fewer, elements are added one by one.
+# The least number of columns for which rows are sorted and summed by runs; with fewer, elements are added one by one,
+# unless one row receives so many that digits would be lost.
 _WIDE_TABLE = 32
 
 
@@ -41,13 +42,18 @@ def _sum_of_rows(g: Any, places: Any, rows: int) -> Any:
     places, columns = places.ravel(), g.shape[1]
     if _add_natively(table, places, g):
         return table
-    if columns < _WIDE_TABLE:  # numpy.add.at is fast in one dimension only
+    summed = sum_first(places, g) if columns < _WIDE_TABLE else sum_equal_rows(_narrowed(places, rows), g)
+    if summed is None:  # numpy.add.at is fast in one dimension only
         np.add.at(table.reshape(-1), (places[:, None] * columns + np.arange(columns)).ravel(), g.ravel())
-        return table
-    # 16-bit integers are sorted by radix sort.
-    distinct, total = sum_equal_rows(places.astype(np.int16) if rows <= 1 << 15 else places, g)
-    table[distinct] = total
+    else:
+        distinct, total = summed
+        table[distinct] = total
     return table
+
+
+def _narrowed(places: Any, rows: int) -> Any:
+    """Return indices as integers of 16 bits where they fit, which are sorted by radix sort."""
+    return places.astype(np.int16) if rows <= 1 << 15 else places
 
 
 def _add_natively(table: Any, places: Any, g: Any) -> bool:

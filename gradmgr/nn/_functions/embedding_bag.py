@@ -13,7 +13,7 @@ from gradmgr._engine.tensor import Tensor, wrap
 from gradmgr.nn._functions.arguments import check_inexact, check_word
 from gradmgr.nn._functions.embedding import checked_places, look_up, read_table, refuse_max_norm, sum_rows
 from gradmgr.ops.convert import lift
-from gradmgr.ops.reduce import max, sum
+from gradmgr.ops.reduce import add_up, max, sum
 from gradmgr.ops.shape import expand_dims, ravel, reshape
 from gradmgr.ops.where import choose
 
@@ -141,7 +141,7 @@ class _Bags:
     def total(self, read: Any) -> Any:
         """Return the sum of the rows of each bag."""
         if self.length is not None:
-            return sum(reshape(read, (self.number, self.length, read.shape[-1])), 1)
+            return add_up(reshape(read, (self.number, self.length, read.shape[-1])), (1,), False)
         return sum_rows(read, self.owners(), self.number)
 
     def counts(self, kept: Any, dtype: Any) -> Any:

@@ -359,7 +359,7 @@ def _grid_vjp(g: Any, x: Any, grid: Any, sampling: _Sampling) -> Any:
     if not any(isinstance(t, Tensor) for t in (g, x, grid)):
         return _slopes_by_numpy(g, x, grid, sampling)
     axes = reversed(range(len(lengths)))
-    return stack([reduce.sum(g * _sample(x, grid, sampling.derived(axis)), 1) for axis in axes], -1)
+    return stack([reduce.add_up(g * _sample(x, grid, sampling.derived(axis)), (1,), False) for axis in axes], -1)
 
 
 def _slopes_by_numpy(g: Any, x: Any, grid: Any, sampling: _Sampling) -> Any:

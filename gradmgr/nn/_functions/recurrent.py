@@ -25,7 +25,7 @@ from gradmgr.nn._functions.arguments import check_floating
 from gradmgr.nn._functions.attention import are_plain, batched_like
 from gradmgr.ops.convert import cast_to, lift, wide_dtype
 from gradmgr.ops.join import concatenate, stack
-from gradmgr.ops.reduce import sum
+from gradmgr.ops.reduce import add_up
 
 _HALF = np.float32(0.5)
 
@@ -101,7 +101,7 @@ def _half(like: Any) -> Any:
 
 
 def total_over_batch(rows: Any) -> Any:
-    return sum(rows, axis=0) if isinstance(rows, Tensor) else libraries.sum_over(rows, (0,))
+    return add_up(rows, (0,), False)
 
 
 def _or_zeros(g: Any, like: Any) -> Any:
