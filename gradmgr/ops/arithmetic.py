@@ -192,14 +192,17 @@ def at_the_end(end: Any, d: Any, g: Any, x: Any, tail: Any) -> Any:
 
 
 def _exponential_share(x: Any, y: Any, out: Any, exponential: Any) -> Any:
-    """Return the share of exp(x) in exp(x) + exp(y); 0 where both are -inf.
+    """Return the share of exp(x) in exp(x) + exp(y); 0 where both are -inf; those that are inf share evenly.
 
     exp(x - out) has the rounding error of out; divided by the sum of both shares it has not.
     """
-    nothing = raw(out) == -np.inf
-    if libraries.may_hold(nothing):
-        part = exponential(x - choose(nothing, 0.0, out))
-        return part / choose(nothing, 1.0, part + exponential(y - choose(nothing, 0.0, out)))
+    infinite = np.isinf(raw(out))
+    if libraries.may_hold(infinite):
+        nothing = raw(out) == -np.inf
+        x, y = (choose(infinite, choose(raw(t) == np.inf, 0.0, -np.inf), t) for t in (x, y))
+        out = choose(infinite, 0.0, out)
+        part = exponential(x - out)
+        return part / choose(nothing, 1.0, part + exponential(y - out))
     part = exponential(x - out)
     return part / (part + exponential(y - out))
 
@@ -367,7 +370,9 @@ def _divide_or_zero(value: Any, divisor: Any) -> Any:
 
 
 def _divide_by_square(g: Any, value: Any, length: Any) -> Any:
-    """Return g value / length^2, and 0 where the length is 0; the square itself may overflow."""
+    """Return g value / length^2, and 0 where the length is 0 or infinite; the square itself may overflow."""
+    infinite = np.isinf(raw(length))
+    value = choose(infinite, 0.0, value) if libraries.may_hold(infinite) else value
     return g * _divide_or_zero(_divide_or_zero(value, length), length)
 
 

@@ -22,12 +22,17 @@ from gradmgr.ops.where import choose
 
 
 def _softmax(x: Any, out: Any, axes: Axes) -> Any:
-    """Return exp(x - logsumexp); 0 throughout where everything is -inf (a fully masked row).
+    """Return exp(x - logsumexp); 0 throughout where everything is -inf (a fully masked row); where some are inf, these
+    share evenly.
 
     The result is divided by its own sum, which removes the rounding error of the logsumexp.
     """
     total = broadcast_back(out, x.shape, axes)
-    share = exp(x - choose(raw(total) == -np.inf, 0.0, total))
+    infinite = np.isinf(raw(total))
+    if libraries.may_hold(infinite):
+        x = choose(infinite, choose(raw(x).real == np.inf, 0.0, -np.inf), x)
+        total = choose(infinite, 0.0, total)
+    share = exp(x - total)
     whole = sum_op(share, axes, True)
     return share / choose(raw(whole) == 0, 1.0, whole)
 
