@@ -431,12 +431,17 @@ hypot: OpFunction = elementwise(
 
 def _cosine_of(x: Any, y: Any, length: Any) -> Any:
     """Return x / length, 0 where that is 0. Its derivative, sin^2 / length, is no difference of nearly equal numbers."""
-    return _cosine(x, y) if isinstance(x, Tensor) or isinstance(y, Tensor) else _divide_or_zero(x, length)
+    if isinstance(x, Tensor) or isinstance(y, Tensor):
+        return _cosine(x, y)
+    infinite = np.isinf(length)
+    if libraries.may_hold(infinite):  # the quotient of infinities would be NaN
+        x, length = np.where(infinite, np.where(np.isinf(x), np.sign(x), 0), x), np.where(infinite, 1, length)
+    return _divide_or_zero(x, length)
 
 
 _cosine: OpFunction = elementwise(
     "cosine",
-    lambda x, y: _divide_or_zero(x, np.hypot(x, y)),
+    lambda x, y: _cosine_of(x, y, np.hypot(x, y)),
     lambda g, x, y: g * _divide_or_zero(square(_cosine(y, x)), hypot(x, y)),
     lambda g, x, y, out: -g * _divide_or_zero(out * _cosine(y, x), hypot(x, y)),
 )

@@ -68,7 +68,7 @@ def _logsumexp_vjp(g: Any, x: Any, out: Any, axes: Axes) -> Any:
     if are_floats(g, x) and axes:
         kept = kept_shape(x.shape, axes)
         found = logsumexp_kernels.native_slope(g.reshape(kept), x, out.reshape(kept), axes)
-        if found is not None:
+        if found is not None and not libraries.may_hold(out == np.inf):
             return found
     return _vjp_by_numpy(g, x, out, axes)
 

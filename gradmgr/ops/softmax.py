@@ -11,11 +11,12 @@ from gradmgr._arrays import libraries, native_kernels
 from gradmgr._arrays.blocks import BLOCK
 from gradmgr._engine.custom import custom
 from gradmgr._engine.elementwise import conj_of
-from gradmgr._engine.tensor import Tensor
+from gradmgr._engine.tensor import Tensor, raw
 from gradmgr.ops.arithmetic import exp
 from gradmgr.ops.convert import cast_to, lift, wide_dtype, widen_half
 from gradmgr.ops.reduce import sum
 from gradmgr.ops.reduction_arguments import axes_of
+from gradmgr.ops.where import choose
 
 Axes = tuple[int, ...]
 
@@ -195,6 +196,26 @@ def _softmax_of_rows(whole: Any, x: Any) -> Any:
     return made
 
 
+def _may_be_1(share: Any) -> bool:
+    """Return False if every probability is less than 1 after rounding."""
+    return share.__class__ is not np.ndarray or share.dtype.kind == "c" or not share.item(share.argmax()) < 1
+
+
+def shift_to_1(g: Any, share: Any, axes: Axes) -> Any:
+    """Return g less what it is where a probability is rounded to 1.
+
+    As probabilities add up to 1, no derivative changes by that; but that element's is then a sum of small numbers, and
+    not a difference that is rounded to 0.
+    """
+    one = raw(share) == 1
+    return g - _sum_kept(choose(one, g, 0.0), axes) if libraries.may_hold(one) else g
+
+
+def _rest_at_1(d: Any, one: Any, axes: Axes) -> Any:
+    """Return derivatives d, whose sum is 0, where a probability is rounded to 1 as what is left to that sum."""
+    return choose(one, -_sum_kept(choose(one, 0.0, d), axes), d) if libraries.may_hold(one) else d
+
+
 @libraries.keeps_nothing
 def softmax_map(g: Any, out: Any, axes: Axes) -> Any:
     """Return out (g - sum(g out)), the derivative of the softmax: it is symmetric, so that it serves both ways."""
@@ -205,6 +226,7 @@ def softmax_map(g: Any, out: Any, axes: Axes) -> Any:
         return _map_of_rows(g, rows)
     if (one := _in_one_if_large(softmax_map, out, g)) is not None:
         return one(g, out, axes)
+    g = shift_to_1(g, out, axes) if _may_be_1(out) else g
     part = g * out
     part -= out * _sum_kept(part, axes)
     return part
@@ -216,6 +238,7 @@ def _map_of_rows(whole: Any, out: Any) -> Any:
 
     def work(part: slice) -> None:
         here, share, slope = g[part], out[part], slopes[part]
+        here = shift_to_1(here, share, (1,)) if _may_be_1(share) else here
         np.subtract(here, row_dots(here, share)[:, None], out=slope)
         slope *= share
 
@@ -297,8 +320,9 @@ def _log_softmax_vjp(g: Any, out: Any, axes: Axes) -> Any:
         return _log_map_of_rows(g, rows)
     if (one := _in_one_if_large(_log_softmax_vjp, out, g)) is not None:
         return one(g, out, axes)
-    total = _sum_kept(widen_half(g), axes)
-    return g - conj_of(exp(widen_half(out))) * total
+    g, share = widen_half(g), conj_of(exp(widen_half(out)))
+    d = g - share * _sum_kept(g, axes)
+    return _rest_at_1(d, raw(share) == 1, axes) if _may_be_1(share) else d
 
 
 def _log_map_of_rows(whole: Any, out: Any) -> Any:
@@ -308,16 +332,20 @@ def _log_map_of_rows(whole: Any, out: Any) -> Any:
     def work(part: slice) -> None:
         here, to = g[part], slopes[part]
         np.exp(out[part], out=to)
+        one = to == 1 if _may_be_1(to) else None
         to *= np.negative(row_sums(here))[:, None]
         to += here
+        if one is not None:
+            to[...] = _rest_at_1(to, one, (1,))
 
     by_rows(work, out)
     return made
 
 
 def _log_softmax_jvp(t: Any, out: Any, axes: Axes) -> Any:
-    t = widen_half(t)
-    return t - _sum_kept(t * exp(widen_half(out)), axes)
+    share = exp(widen_half(out))
+    t = shift_to_1(widen_half(t), share, axes)
+    return t - _sum_kept(t * share, axes)
 
 
 # With `like_scipy`, all other results of a row with an inf are -inf; without, the whole row is NaN, as in torch.

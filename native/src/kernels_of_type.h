@@ -266,6 +266,21 @@ KERNEL(softmax)
     return 0;
 }
 
+/* A row where a probability is rounded to 1: as they add up to 1, its g may be subtracted from all, and its result is
+ * then a sum of small numbers and not a difference that is rounded to 0. */
+static void OF_TYPE(softmax_vjp_at_1)(const REAL *g, const REAL *out, REAL *made, word n, REAL factor)
+{
+    word at = 0;
+    double total = 0;
+    while (out[at] != 1)
+        at++;
+    const REAL shift = g[at];
+    for (word k = 0; k < n; k++)
+        total += (double)(g[k] - shift) * out[k];
+    for (word k = 0; k < n; k++)
+        made[k] = out[k] * (REAL)(g[k] - shift - total) * factor;
+}
+
 /* Arrays: cotangent, softmax(x), out (g - sum(g out)). Lengths: rows, columns. Numbers: a factor of the last, which may
  * be one of the others. */
 KERNEL(softmax_vjp)
@@ -277,6 +292,10 @@ KERNEL(softmax_vjp)
         const REAL *g = (const REAL *)data[0] + row * n, *out = (const REAL *)data[1] + row * n;
         REAL *made = (REAL *)data[2] + row * n;
         const REAL total = (REAL)OF_TYPE(dot)(g, out, n);
+        if (OF_TYPE(largest)(out, n) == 1) {
+            OF_TYPE(softmax_vjp_at_1)(g, out, made, n, factor);
+            continue;
+        }
         APART_OR_SAME
         for (word k = 0; k < n; k++)
             made[k] = out[k] * (g[k] - total) * factor;
@@ -307,6 +326,15 @@ KERNEL(log_softmax)
     return 0;
 }
 
+/* What makes a row add up to 0. */
+static REAL OF_TYPE(minus_sum_of_others)(const REAL *x, word at, word n)
+{
+    double total = 0;
+    for (word k = 0; k < n; k++)
+        total -= k == at ? 0 : x[k];
+    return (REAL)total;
+}
+
 /* Arrays: cotangent, log(softmax(x)), g - exp(out) sum(g). Lengths: rows, columns. */
 KERNEL(log_softmax_vjp)
 {
@@ -315,10 +343,16 @@ KERNEL(log_softmax_vjp)
     for (word row = 0; row < dims[0]; row++) {
         const REAL *g = (const REAL *)data[0] + row * n, *out = (const REAL *)data[1] + row * n;
         REAL *made = (REAL *)data[2] + row * n;
-        const REAL total = (REAL)OF_TYPE(sum)(g, n);
+        const REAL total = (REAL)OF_TYPE(sum)(g, n), top = OF_TYPE(largest)(out, n);
+        word at = n; /* where a probability is rounded to 1 */
+        if (OF_TYPE(exp_below)(top) == 1)
+            for (at = 0; at < n && OF_TYPE(exp_below)(out[at]) != 1;)
+                at++;
         APART_OR_SAME
         for (word k = 0; k < n; k++)
             made[k] = g[k] - OF_TYPE(exp_below)(out[k]) * total;
+        if (at < n)
+            made[at] = OF_TYPE(minus_sum_of_others)(made, at, n);
     }
     return 0;
 }
@@ -356,7 +390,8 @@ KERNEL(cross_entropy_vjp)
         APART_OR_SAME
         for (word k = 0; k < n; k++)
             made[k] = OF_TYPE(exp_below)(x[k] - top - total) * g;
-        made[labels[row]] -= g;
+        REAL *of_label = made + labels[row];
+        *of_label = *of_label == g ? OF_TYPE(minus_sum_of_others)(made, labels[row], n) : *of_label - g;
     }
     return 0;
 }

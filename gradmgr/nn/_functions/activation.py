@@ -244,12 +244,15 @@ def _elu_piece(out: Any, x: Any, low: Any, alpha: float) -> None:
     out += low
 
 
-@libraries.captured_as_one(unless=lambda g, out, alpha: alpha == 1 and _is_captured_block(g, out))
-def _elu_rule(g: Any, out: Any, alpha: float) -> Any:
-    if alpha == 1 and (can_run_in_blocks(g, out) or _is_captured_block(g, out)):
+@libraries.captured_as_one(unless=lambda g, x, out, alpha: _is_captured_block(g, out), decides=True)
+def _elu_rule(g: Any, x: Any, out: Any, alpha: float) -> Any:
+    """Return g (out + alpha) where x is negative, and where that is rounded to 0, g alpha exp(x)."""
+    if alpha == 1 and can_run_in_blocks(g, out) and out.size and out.item(out.argmin()) > -1:
         return run_in_blocks(_elu_slope_piece, _empty_as(out, g), (g, out))
-    g = widen_half(g)
-    return choose(raw(out) > 0, g, g * (widen_half(out) + alpha))
+    g, slope = widen_half(g), widen_half(out) + alpha
+    end = (raw(slope) == 0) & (raw(out) <= 0)
+    d = choose(raw(out) > 0, g, g * slope)
+    return arithmetic.at_the_end(end, d, g, widen_half(x), lambda x: arithmetic.exp(x) * alpha)
 
 
 def _elu_slope_piece(made: Any, g: Any, out: Any) -> None:
@@ -262,15 +265,16 @@ def _elu_slope_piece(made: Any, g: Any, out: Any) -> None:
 _elu = custom(
     "nn.elu",
     _elu_kernel,
-    vjp={"x": lambda g, out, alpha: _elu_rule(g, out, alpha)},
-    jvp={"x": lambda t, out, alpha: _elu_rule(t, out, alpha)},
+    vjp={"x": lambda g, x, out, alpha: _elu_rule(g, x, out, alpha)},
+    jvp={"x": lambda t, x, out, alpha: _elu_rule(t, x, out, alpha)},
 )
 
 
 def elu(input: Any, alpha: float = 1.0, inplace: bool = False) -> Any:
     """Return x where it is positive, else alpha * (exp(x) - 1).
 
-    The derivative for negative x is computed from the result as out + alpha, which is exact to one rounding of alpha.
+    The derivative for negative x is computed from the result as out + alpha, which is exact to one rounding of alpha;
+    where that is 0, it is alpha * exp(x).
 
     Args:
         input: real floating-point numbers.
@@ -421,10 +425,9 @@ def _silu_piece(out: Any, x: Any) -> None:
 
 def _silu_rule(g: Any, x: Any) -> Any:
     x = widen_half(x)
-    s = special.expit(x)
-    slope = (1 - s) * x
+    slope = special.expit(-x) * x
     slope += 1
-    slope *= s
+    slope *= special.expit(x)
     return slope * g  # which may be recorded where x is not
 
 
@@ -794,11 +797,11 @@ def _gelu_tanh_piece(out: Any, x: Any, work: Any) -> None:
 def _gelu_tanh_rule(g: Any, x: Any) -> Any:
     x = extrema.clip(widen_half(x), -_FAR, _FAR)
     square = x * x
-    s = special.expit((square * _CUBIC + _LINEAR) * x)
+    u = (square * _CUBIC + _LINEAR) * x
     slope = (square * (3 * _CUBIC) + _LINEAR) * x
-    slope *= 1 - s
+    slope *= special.expit(-u)
     slope += 1
-    slope *= s
+    slope *= special.expit(u)
     return slope * g  # which may be recorded where x is not
 
 
