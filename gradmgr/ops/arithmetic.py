@@ -1,10 +1,10 @@
 """Elementwise mathematics: arithmetic, powers, exponentials, trigonometry, choice.
 
 Each rule gives the derivative's map for one input; see `_elementwise`. Rules are written so that
-an intermediate that overflows where the derivative does not is avoided, and so is the difference of numbers that are
-rounded to be equal where a function levels off: `tanh` goes from its output, but where that is 1. Where a function has a corner, the subgradient is that of the table in the docs:
-halves at a tie, 0 at the kink of abs, 1 at the bound of a clip. A Python number with a small array costs
-NumPy more than twice what a second array does, so `x + x` is written for `2 * x`.
+an intermediate that overflows where the derivative does not is avoided, and so is a difference that is rounded to 0
+where the derivative is a small number: `tanh` goes from its output, but where that is 1. Where a function has a corner,
+the subgradient is that of the table in the docs: halves at a tie, 0 at the kink of abs, 1 at the bound of a clip. A
+Python number with a small array costs NumPy more than twice what a second array does, so `x + x` stands for `2 * x`.
 """
 
 from __future__ import annotations
@@ -118,10 +118,10 @@ def _power_x(g: Any, x: Any, y: Any) -> Any:
     return g * choose(steep, 0.0, y * x ** choose(steep, 1.0, y - 1))
 
 
-def _power_y(g: Any, x: Any, y: Any, out: Any) -> Any:
-    """Return g x^y log x, which at x = 0 is 0 for y >= 0 and -inf for y < 0."""
-    at_zero = (raw(x) == 0) & (raw(y).real >= 0)
-    return g * out * log(choose(at_zero, 1.0, _as_result(x, out)))
+def _power_y(g: Any, x: Any, out: Any) -> Any:
+    """Return g x^y log x: 0 where x^y is, even if the logarithm is infinite; at x = 0, 0 for y = 0, -inf for y < 0."""
+    level = (raw(out) == 0) | ((raw(x) == 0) & (raw(out) == 1))  # 0^y is 1 for y = 0 alone
+    return g * out * log(choose(level, 1.0, _as_result(x, out)))
 
 
 def _in_result_precision(value: Any, like: Any) -> Any:
@@ -184,11 +184,19 @@ count_nonzero: Any = np.count_nonzero.__wrapped__  # without its dispatch, which
 
 
 def at_the_end(end: Any, d: Any, g: Any, x: Any, tail: Any) -> Any:
-    """Return a gradient d, and g tail(x) at the end of a function that levels off, where its result is rounded to a bound.
+    """Return a gradient d, and g tail(x) where a function that levels off has a result that is rounded to its bound.
 
-    The slope, computed from the result, is 0 there; `tail` is what is left of its closed form.
+    The slope, computed from the result, is 0 there; `tail` is what is left of its closed form. A capture has both, and
+    no guard: whether a network's numbers reach the bound changes from one step to the next.
     """
-    return choose(end, g * tail(choose(end, x, 0.0)), d) if libraries.may_hold(end) else d
+    if not (libraries.is_captured(end) or libraries.may_hold(end)):
+        return d
+    return choose(end, g * tail(choose(end, x, 0.0)), d)
+
+
+def is_captured_block(g: Any, *_: Any) -> bool:
+    """Return True if a gradient that is captured is one block."""
+    return bool(g.nbytes <= BLOCK)
 
 
 def _exponential_share(x: Any, y: Any, out: Any, exponential: Any) -> Any:
@@ -339,7 +347,7 @@ def _tanh_piece(made: Any, g: Any, x: Any, out: Any, square: Any) -> None:
         made[...] = _tanh_rule_with_ends(g, x, out)
 
 
-@libraries.captured_as_one(unless=lambda *_: True, decides=True)
+@libraries.captured_as_one(unless=is_captured_block)
 def _tanh_rule_with_ends(g: Any, x: Any, out: Any) -> Any:
     square = out * out
     return at_the_end(raw(square) == 1, g - square * g, g, x, _tanh_tail)
@@ -424,24 +432,24 @@ arctan2 = elementwise(
 hypot: OpFunction = elementwise(
     "hypot",
     _hypot_kernel,
-    lambda g, x, y, out: g * _cosine_of(x, y, out),
-    lambda g, x, y, out: g * _cosine_of(y, x, out),
+    lambda g, x, y: g * _cosine(x, y),
+    lambda g, x, y: g * _cosine(y, x),
 )
 
 
-def _cosine_of(x: Any, y: Any, length: Any) -> Any:
-    """Return x / length, 0 where that is 0. Its derivative, sin^2 / length, is no difference of nearly equal numbers."""
-    if isinstance(x, Tensor) or isinstance(y, Tensor):
-        return _cosine(x, y)
+def _cosine_kernel(x: Any, y: Any) -> Any:
+    """Return x / hypot(x, y), 0 where that is 0; where it is infinite, 1 or -1 of an infinite x, else 0."""
+    length = _hypot_kernel(x, y)
     infinite = np.isinf(length)
     if libraries.may_hold(infinite):  # the quotient of infinities would be NaN
         x, length = np.where(infinite, np.where(np.isinf(x), np.sign(x), 0), x), np.where(infinite, 1, length)
     return _divide_or_zero(x, length)
 
 
+# Its derivative, the square of the sine over the length, is no difference of nearly equal numbers.
 _cosine: OpFunction = elementwise(
     "cosine",
-    lambda x, y: _cosine_of(x, y, np.hypot(x, y)),
+    _cosine_kernel,
     lambda g, x, y: g * _divide_or_zero(square(_cosine(y, x)), hypot(x, y)),
     lambda g, x, y, out: -g * _divide_or_zero(out * _cosine(y, x), hypot(x, y)),
 )

@@ -170,9 +170,10 @@ def _slope_in_x(a: Any, b: Any, x: Any) -> Any:
 
 @quiet
 def _power_kernel(a: Any, b: Any, x: Any, j: int, k: int) -> Any:
+    (a, *dtypes), (b, of_b), (x, of_x) = to_double(a), to_double(b), to_double(x)
     factor = falling(a, j) * falling(b, k)
     size = exp(xlogy(a - 1 - j, x) + xlog1py(b - 1 - k, -x) - betaln(a, b))
-    return choose(factor == 0, 0.0, size) * factor
+    return (choose(factor == 0, 0.0, size) * factor).astype(np.result_type(*dtypes, of_b, of_x))
 
 
 def _power_by(name: Literal["a", "b"]) -> Any:

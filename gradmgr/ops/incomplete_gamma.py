@@ -136,9 +136,10 @@ def falling_slope(a: Any, k: int) -> Any:
 
 @quiet
 def _power_kernel(a: Any, x: Any, k: int) -> Any:
+    (a, dtype), (x, other) = to_double(a), to_double(x)
     factor = falling(a, k)
     size = exp(choose(x == np.inf, -np.inf, xlogy(a - 1 - k, x) - x - gammaln(a)))
-    return choose(factor == 0, 0.0, size) * factor
+    return (choose(factor == 0, 0.0, size) * factor).astype(np.result_type(dtype, other))
 
 
 def _power_by_a(g: Any, a: Any, x: Any, out: Any, k: int) -> Any:

@@ -22,8 +22,7 @@ from gradmgr.ops.where import choose
 
 
 def _softmax(x: Any, out: Any, axes: Axes) -> Any:
-    """Return exp(x - logsumexp); 0 throughout where everything is -inf (a fully masked row); where some are inf, these
-    share evenly.
+    """Return exp(x - logsumexp); 0 throughout where everything is -inf (a fully masked row); those that are inf share.
 
     The result is divided by its own sum, which removes the rounding error of the logsumexp.
     """

@@ -196,24 +196,39 @@ def _softmax_of_rows(whole: Any, x: Any) -> Any:
     return made
 
 
-def _may_be_1(share: Any) -> bool:
-    """Return False if every probability is less than 1 after rounding."""
-    return share.__class__ is not np.ndarray or share.dtype.kind == "c" or not share.item(share.argmax()) < 1
+# How near to 1 a probability is taken for 1 less the others, of which it would have lost digits.
+NEARLY = 1e-6
 
 
-def shift_to_1(g: Any, share: Any, axes: Axes) -> Any:
-    """Return g less what it is where a probability is rounded to 1.
+def is_certain(share: Any) -> Any:
+    """Return a mask of the probabilities that are nearly 1."""
+    return raw(share).real > 1 - NEARLY
+
+
+def _may_be_certain(share: Any) -> bool:
+    """Return False if no probability is."""
+    if share.__class__ is not np.ndarray or share.dtype.kind == "c":
+        return True
+    return share.size > 0 and not share.item(share.argmax()) <= 1 - NEARLY
+
+
+def shift_to_certain(g: Any, share: Any, axes: Axes) -> Any:
+    """Return g less what it is where a probability is nearly 1.
 
     As probabilities add up to 1, no derivative changes by that; but that element's is then a sum of small numbers, and
     not a difference that is rounded to 0.
     """
-    one = raw(share) == 1
-    return g - _sum_kept(choose(one, g, 0.0), axes) if libraries.may_hold(one) else g
+    one = is_certain(share)
+    if not (libraries.is_captured(one) or libraries.may_hold(one)):  # no guard: see at_the_end
+        return g
+    return g - _sum_kept(choose(one, g, 0.0), axes)
 
 
-def _rest_at_1(d: Any, one: Any, axes: Axes) -> Any:
-    """Return derivatives d, whose sum is 0, where a probability is rounded to 1 as what is left to that sum."""
-    return choose(one, -_sum_kept(choose(one, 0.0, d), axes), d) if libraries.may_hold(one) else d
+def rest_of_sum(d: Any, one: Any, axes: Axes) -> Any:
+    """Return derivatives d, whose sum is 0, at `one` of each row as what is left to that sum."""
+    if not (libraries.is_captured(one) or libraries.may_hold(one)):
+        return d
+    return choose(one, -_sum_kept(choose(one, 0.0, d), axes), d)
 
 
 @libraries.keeps_nothing
@@ -226,7 +241,7 @@ def softmax_map(g: Any, out: Any, axes: Axes) -> Any:
         return _map_of_rows(g, rows)
     if (one := _in_one_if_large(softmax_map, out, g)) is not None:
         return one(g, out, axes)
-    g = shift_to_1(g, out, axes) if _may_be_1(out) else g
+    g = shift_to_certain(g, out, axes) if _may_be_certain(out) else g
     part = g * out
     part -= out * _sum_kept(part, axes)
     return part
@@ -238,7 +253,7 @@ def _map_of_rows(whole: Any, out: Any) -> Any:
 
     def work(part: slice) -> None:
         here, share, slope = g[part], out[part], slopes[part]
-        here = shift_to_1(here, share, (1,)) if _may_be_1(share) else here
+        here = shift_to_certain(here, share, (1,)) if _may_be_certain(share) else here
         np.subtract(here, row_dots(here, share)[:, None], out=slope)
         slope *= share
 
@@ -321,8 +336,17 @@ def _log_softmax_vjp(g: Any, out: Any, axes: Axes) -> Any:
     if (one := _in_one_if_large(_log_softmax_vjp, out, g)) is not None:
         return one(g, out, axes)
     g, share = widen_half(g), conj_of(exp(widen_half(out)))
-    d = g - share * _sum_kept(g, axes)
-    return _rest_at_1(d, raw(share) == 1, axes) if _may_be_1(share) else d
+    total = _sum_kept(g, axes)
+    d = g - share * total
+    return _with_rest(d, g, share, total, axes) if _may_be_certain(share) else d
+
+
+def _with_rest(d: Any, g: Any, share: Any, total: Any, axes: Axes) -> Any:
+    """Return d = g - share total, and where a share is nearly 1, g - total + (sum of the others) total."""
+    one = is_certain(share)
+    if not (libraries.is_captured(one) or libraries.may_hold(one)):
+        return d
+    return choose(one, g - total + _sum_kept(choose(one, 0.0, share), axes) * total, d)
 
 
 def _log_map_of_rows(whole: Any, out: Any) -> Any:
@@ -332,11 +356,11 @@ def _log_map_of_rows(whole: Any, out: Any) -> Any:
     def work(part: slice) -> None:
         here, to = g[part], slopes[part]
         np.exp(out[part], out=to)
-        one = to == 1 if _may_be_1(to) else None
-        to *= np.negative(row_sums(here))[:, None]
+        share, total = to.copy() if _may_be_certain(to) else None, row_sums(here)[:, None]
+        to *= np.negative(total)
         to += here
-        if one is not None:
-            to[...] = _rest_at_1(to, one, (1,))
+        if share is not None:
+            to[...] = _with_rest(to, here, share, total, (1,))
 
     by_rows(work, out)
     return made
@@ -344,7 +368,7 @@ def _log_map_of_rows(whole: Any, out: Any) -> Any:
 
 def _log_softmax_jvp(t: Any, out: Any, axes: Axes) -> Any:
     share = exp(widen_half(out))
-    t = shift_to_1(widen_half(t), share, axes)
+    t = shift_to_certain(widen_half(t), share, axes)
     return t - _sum_kept(t * share, axes)
 
 

@@ -19,7 +19,7 @@ from gradmgr._engine.mutation import as_type
 from gradmgr._engine.op import Function
 from gradmgr._engine.tensor import raw
 from gradmgr.ops import arithmetic
-from gradmgr.ops.arithmetic import FEW, at_the_end, count_nonzero, log
+from gradmgr.ops.arithmetic import FEW, at_the_end, count_nonzero, is_captured_block, log
 from gradmgr.ops.special_kernels import loop_dtype, narrow_dtype, numpy_kernel, quiet, to_double
 from gradmgr.ops.where import choose, where_kernel
 
@@ -57,7 +57,7 @@ def _expit_rule(g: Any, x: Any, out: Any) -> Any:
     return _expit_rule_with_end(g, x, out)
 
 
-@libraries.captured_as_one(unless=lambda *_: True, decides=True)
+@libraries.captured_as_one(unless=is_captured_block)
 def _expit_rule_with_end(g: Any, x: Any, out: Any) -> Any:
     x = x if not hasattr(x, "dtype") or x.dtype == out.dtype else as_type(x, out.dtype)
     return at_the_end(raw(out) == 1, (out - out * out) * g, g, x, lambda x: arithmetic.exp(-x))

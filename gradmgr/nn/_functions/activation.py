@@ -244,7 +244,7 @@ def _elu_piece(out: Any, x: Any, low: Any, alpha: float) -> None:
     out += low
 
 
-@libraries.captured_as_one(unless=lambda g, x, out, alpha: _is_captured_block(g, out), decides=True)
+@libraries.captured_as_one(unless=lambda g, x, out, alpha: _is_captured_block(g, out))
 def _elu_rule(g: Any, x: Any, out: Any, alpha: float) -> Any:
     """Return g (out + alpha) where x is negative, and where that is rounded to 0, g alpha exp(x)."""
     if alpha == 1 and can_run_in_blocks(g, out) and out.size and out.item(out.argmin()) > -1:

@@ -37,14 +37,17 @@ from gradmgr.ops.convert import (
 from gradmgr.ops.reduce import sum
 from gradmgr.ops.shape import expand_dims, squeeze
 from gradmgr.ops.softmax import (
+    NEARLY,
     are_moderate,
     as_rows,
     by_rows,
     fewest_rows,
+    is_certain,
     is_small,
     log_in_two,
+    rest_of_sum,
     row_dots,
-    shift_to_1,
+    shift_to_certain,
     softmax_along,
 )
 from gradmgr.ops.where import choose
@@ -268,12 +271,14 @@ def _cross_entropy_vjp(g: Any, x: Any, shift: Any, log_total: Any, labels: _Labe
         else labels.masked(labels.broadcast_like(loss, x.shape))
     )
     scale = labels.with_class_axis(_multiply_by_total(loss, labels))
-    scale = scale if more is None else scale + more
     held = (loss, scale, x, shift, log_total)
-    if all(part.__class__ is np.ndarray for part in held) and not batched.any_batched(labels.places):
+    if more is None and all(p.__class__ is np.ndarray for p in held) and not batched.any_batched(labels.places):
         return _cross_entropy_slope(loss, scale, x, shift, log_total, labels)
     share = _probabilities(x, shift, log_total, labels)
-    return share * scale - _place(loss, x.shape, labels._replace(over=None))
+    d = share * scale - _place(loss, x.shape, labels._replace(over=None))
+    lost = is_certain(share) & (np.abs(raw(d)) <= np.abs(raw(scale)) * NEARLY)
+    d = rest_of_sum(d, lost, (labels.axis,))
+    return d if more is None else d + share * more
 
 
 def _probabilities(x: Any, shift: Any, log_total: Any, labels: _Labels) -> Any:
@@ -320,15 +325,14 @@ def _cross_entropy_slope_of_rows(g: Any, x: Any, shift: Any, log_total: Any, lab
 def _subtract_at_labels(made: Any, share: Any, scale: Any, labels: _Labels) -> None:
     """Subtract a share at the labels, in place.
 
-    Where the probability is rounded to 1 and the row is to add up to 0, as its scale is the share, put what is left to
-    that sum: the difference would be 0.
+    Where the probability is nearly 1 and the row adds up to 0, as its scale is the share, put what is left to that sum:
+    the difference has lost digits, mostly all of them.
     """
     picked = made[labels.places] - share
-    if made.__class__ is not np.ndarray or arithmetic.count_nonzero(picked) < picked.size:
-        certain = (picked == 0) & (scale == share) & (scale != 0)
-        if libraries.may_hold(certain):
-            made[labels.places] = made.dtype.type(0)
-            picked = np.where(certain, -libraries.sum_over(made, (labels.axis,)), picked)
+    certain = (np.abs(picked) <= np.abs(scale) * NEARLY) & (scale == share)
+    if libraries.is_captured(certain) or arithmetic.count_nonzero(certain):  # no guard: see at_the_end
+        made[labels.places] = made.dtype.type(0)
+        picked = np.where(certain, -libraries.sum_over(made, (labels.axis,)), picked)
     made[labels.places] = picked
 
 
@@ -350,7 +354,7 @@ def _cross_entropy_jvp(t: Any, x: Any, shift: Any, log_total: Any, labels: _Labe
     t = widen_half(t)
     share = _probabilities(x, shift, log_total, labels)
     of_total = of_shifted = sum(share * t, labels.axis, keepdims=True)
-    shifted = shift_to_1(t, share, (labels.axis,))
+    shifted = shift_to_certain(t, share, (labels.axis,))
     if shifted is not t:
         of_shifted = sum(share * shifted, labels.axis, keepdims=True)
     loss = _multiply_by_total(squeeze(of_shifted, labels.axis), labels) - _pick(shifted, labels._replace(over=None))
