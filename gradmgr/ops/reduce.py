@@ -228,9 +228,13 @@ _std = custom(
 
 
 def _tie_shares(g: Any, x: Any, out: Any, axes: Axes) -> Any:
-    """Return each element's share in an extreme, a plain array, of halves in float32: ties share evenly."""
+    """Return each element's share in an extreme, a plain array, of halves in float32.
+
+    Ties share evenly, and so do NaN, if that is one.
+    """
     a = raw(x)
-    ties = a == broadcast_back(raw(out), a.shape, axes)
+    top = broadcast_back(raw(out), a.shape, axes)
+    ties = (a == top) | ((a != a) & (top != top))
     return (ties / ties.sum(axis=axes, keepdims=True)).astype(wide_dtype(raw(g).dtype), copy=False)
 
 
