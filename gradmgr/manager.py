@@ -198,9 +198,10 @@ class GradManager(_Recording):
         Returns:
             The manager, so that `gm = GradManager().attach(w)` reads well.
 
-        Attaching a tensor again only appends the callbacks. While recording, its gradient remains that at the value
-        it had when it became a leaf, even if it was written to since; call `detach` first to start over at its
-        current value. If any element is invalid, nothing changes.
+        Attaching a tensor again appends the callbacks. While recording, its gradient remains that at the value it had
+        when it became a leaf, even if it was written to since. If the write made it a constant, as one under `no_grad`
+        does, what is computed from here on counts too. Call `detach` first to start over at its current value. If any
+        element is invalid, nothing changes.
 
         Raises:
             TypeError: an element is not a Tensor, or has a dtype other than float16/32/64, bfloat16,

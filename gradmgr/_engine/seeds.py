@@ -67,13 +67,25 @@ def _node_id_of(tape: Tape, y: Any, position: int) -> Any:
     if node_id is None:
         seen = "" if tape.trace_log is None else tape.trace_log.explain_untracked(y)
         raise errors.NotRecordedError(
-            f"backward: this GradManager does not know y number {position}, {describe(y)}. Attached tensors that are "
-            f"alive: {len(tape.leaves)}. y may have been computed before record() or before attach(); under no_grad(); "
-            "from nothing that is attached (x = x - step makes a new tensor, x -= step does not); through detach(), an "
-            "integer or boolean cast, or a plain array; in another thread or task; by another manager's backward; or "
-            "overwritten in place by a constant" + (f". Seen: {seen}" if seen else "")
+            f"backward: this GradManager does not know y number {position}, {describe(y)}{note_on_constants(tape)}. "
+            f"Attached tensors that are alive: {len(tape.leaves)}. y may have been computed before record() or before "
+            "attach(); under no_grad(); from nothing that is attached (x = x - step makes a new tensor, x -= step does "
+            "not); through detach(), an integer or boolean cast, or a plain array; in another thread or task; by "
+            "another manager's backward; or overwritten in place by a constant" + (f". Seen: {seen}" if seen else "")
         )
     return node_id
+
+
+def note_on_constants(tape: Tape) -> str:
+    """Return, to be added to an error, what to do of an attached tensor that a write has made a constant; or ""."""
+    constants = [t for t in tape.leaves.copy() if tape.node_id_of(t) is None]  # other threads may attach
+    if not constants:
+        return ""
+    others = f", as {len(constants) - 1} more" if len(constants) > 1 else ""
+    return (
+        f". {describe(constants[0])}, which is attached{others}, was written to under no_grad(), which makes it a "
+        "constant from there on; attach it again after the write"
+    )
 
 
 def _cotangent(outer: Any, y: Tensor, dy: Any, position: int) -> Any:

@@ -94,12 +94,18 @@ class Tape(Recorder):
     # ------------------------------------------------------------ recording
 
     def add_leaf(self, t: Tensor) -> None:
-        """Make `t` a leaf from here on, unless it is one: what was computed from it before gives it no gradient."""
-        if t in self.leaves:  # of the value it had; to take the present one would lose what was computed from that
-            return
+        """Make `t` a leaf from here on, unless it is one: what was computed from it before gives it no gradient.
+
+        A leaf that a write has made a constant is one again, under its node id: what was computed from it before the
+        write is not lost.
+        """
         known = self.node_id_of(t)
-        if known is not None:
-            node_id: Any = object()
+        if t in self.leaves:
+            if known is not None:  # of the value it had; to take the present one would lose what was computed from that
+                return
+            node_id: Any = self.leaves[t]
+        elif known is not None:
+            node_id = object()
             self.entries.append(("attach", node_id, known))
             self.untrack(t)
         else:

@@ -166,7 +166,7 @@ class Tensor(TensorMembers):
 
         Raises:
             TypeError: on assigning anything but None or a Tensor of this tensor's dtype and device.
-            ValueError: on assigning a Tensor of another shape.
+            ValueError: on assigning a Tensor of another shape, or the tensor itself.
 
         >>> import gradmgr
         >>> x = gradmgr.tensor(3.0)
@@ -199,6 +199,8 @@ class Tensor(TensorMembers):
                 f"the .grad of {describe(self)} must be a Tensor or None; found {type(value).__name__}; "
                 "wrap an array with gradmgr.tensor(...)"
             )
+        if value is self:
+            raise ValueError(f"the .grad of {describe(self)} cannot be that tensor itself; assign its clone()")
         if value.shape != self.shape:
             raise errors.ShapeError(
                 f"the .grad of {describe(self)} must have its shape {self.shape}; found shape {value.shape}"

@@ -22,6 +22,7 @@ from gradmgr._engine.tensor import Tensor, alike, describe, raw, wrap
 from gradmgr._transforms.function_context import ContextState, FunctionCtx
 from gradmgr._transforms.function_node import (
     FUNCTION_OP,
+    REPEATED,
     ArrayMetadata,
     FunctionNode,
     OuterRecorders,
@@ -121,11 +122,21 @@ class FunctionCall:
         return _in_structure(output, self.results)
 
     def _take_results(self, output: Any) -> None:
-        """Check what forward returned and wrote to, and make new Tensors of its results."""
+        """Check what forward returned and wrote to, and make new Tensors of its results: one of what it returned twice.
+
+        Of an argument that it returned as it is, each is a result of its own.
+        """
         self.outputs = output if isinstance(output, tuple) else (output,)
         self._check_outputs()
         self._check_writes()
-        self.results = [_as_result(part, self.name, j) for j, part in enumerate(self.outputs)]
+        unchanged = {id(t) for t in self.forward_args} - {id(t) for t in self.state.dirty}
+        made: dict[int, Any] = {}
+        self.results = []
+        for j, part in enumerate(self.outputs):
+            result = made[id(part)] if id(part) in made else _as_result(part, self.name, j)
+            if id(part) not in unchanged:
+                made[id(part)] = result
+            self.results.append(result)
 
     # ------------------------------------------------------------ in a compiled function
 
@@ -279,20 +290,25 @@ class FunctionCall:
             rec.record_op(FUNCTION_OP, tracking.node_ids, (), arrays, (kept, sources, tracking.outer, node), zs)
 
     def _differentiable(self) -> list[tuple[int, Tensor]]:
-        """Return the results that may have derivatives, each with its number."""
+        """Return the results that may have derivatives, each with its number: the last of one that is there twice."""
+        last = {id(z): j for j, z in enumerate(self.results)}
         return [
             (j, z)
             for j, (part, z) in enumerate(zip(self.outputs, self.results, strict=True))
             if isinstance(z, Tensor)
             and libraries.is_differentiable(z.dtype)
+            and last[id(z)] == j
             and not _contains(self.state.non_differentiable, part)
         ]
 
     def _make_node(self, ctx: FunctionCtx, indices: dict[int, int]) -> FunctionNode:
         """Make the node of this call, given the index among the differentiable results of each that is one."""
         arguments = [ArrayMetadata(t._array) if isinstance(t, Tensor) else None for t in self.args]
+        differentiable = {id(self.results[j]) for j in indices}
         results = [
-            ArrayMetadata(z._array, indices.get(j)) if isinstance(z, Tensor) else None
+            ArrayMetadata(z._array, indices.get(j, REPEATED if id(z) in differentiable else None))
+            if isinstance(z, Tensor)
+            else None
             for j, z in enumerate(self.results)
         ]
         constants = frozenset(
@@ -313,7 +329,7 @@ class FunctionCall:
             sources.setdefault(id(before), source)
             if not dirty or not _contains(dirty, copy):
                 sources.setdefault(id(copy), source)
-        for j, part in enumerate(self.outputs):
+        for j, part in reversed(list(enumerate(self.outputs))):  # the last of one that is there twice
             if isinstance(self.results[j], Tensor):
                 sources.setdefault(id(part), ("result", j))
                 sources.setdefault(id(raw(part)), ("result", j))

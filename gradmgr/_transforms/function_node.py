@@ -53,11 +53,14 @@ def is_placeholder(method: Any) -> bool:
 
 # ---------------------------------------------------------------- values
 
+REPEATED = -1
+
 
 class ArrayMetadata:
     """Shape, dtype and library of an argument or a result.
 
-    `index` is the position of a differentiable result among the differentiable results.
+    `index` is the position of a differentiable result among the differentiable results, `REPEATED` where the result
+    stands at a later place, too, and None of any other.
     """
 
     __slots__ = ("dtype", "index", "library", "shape")
@@ -360,15 +363,21 @@ class FunctionNode:
                 f"{self.name}.jvp returned {len(tangents)} tangent{'s' * (len(tangents) != 1)} for {len(self.results)} "
                 f"result{'s' * (len(self.results) != 1)} of forward; return one for each, None where there is none"
             )
-        return tuple(
-            [
-                result.zeros()
-                if t is None
-                else _checked_derivative(t, result, f"{self.name}.jvp: tangent {j}", f"result {j}")
-                for j, (t, result) in enumerate(zip(tangents, self.results, strict=True))
-                if result is not None and result.index is not None
-            ]
-        )
+        found = []
+        for j, (t, result) in enumerate(zip(tangents, self.results, strict=True)):
+            if result is not None and result.index is not None:
+                if result.index != REPEATED:
+                    what = f"{self.name}.jvp: tangent {j}"
+                    found.append(result.zeros() if t is None else _checked_derivative(t, result, what, f"result {j}"))
+            elif t is not None:
+                why = "is no Tensor" if result is None else "was marked non-differentiable"
+                if result is not None and not libraries.is_differentiable(result.dtype):
+                    why = f"is of {result.dtype}"
+                raise errors.FunctionError(
+                    f"{self.name}.jvp: tangent {j} is {describe_value(t)}, but result {j} {why} and has none; return "
+                    "None for it"
+                )
+        return tuple(found)
 
     def _grad_input(self, argument: ArrayMetadata | None, tangent: Any) -> Tensor | None:
         if tangent is not None:

@@ -14,7 +14,7 @@ from gradmgr._engine.gradients import own_gradient
 from gradmgr._engine.history.node import GradientEdge, Node, tensor_of_edge
 from gradmgr._engine.hooks import leaf_hooks_of, run_tensor_hooks
 from gradmgr._engine.recorder import Recorder, snapshot
-from gradmgr._engine.seeds import seeds_of
+from gradmgr._engine.seeds import note_on_constants, seeds_of
 from gradmgr._engine.tape import Tape
 from gradmgr._engine.tensor import Tensor, describe, wrap
 from gradmgr._engine.wrong_calls import explained
@@ -328,7 +328,7 @@ def _find_tape(ys: list[Tensor], asked: str) -> tuple[Tape, GradManager]:
     raise errors.NotRecordedError(
         f"{asked}: no manager that records here tracks output number {untracked}, "
         f"{describe(ys[untracked])}; it must be computed, between record() and release(), from what is attached: not "
-        "before, not under no_grad(), and not through detach() or an integer"
+        "before, not under no_grad(), and not through detach() or an integer" + note_on_constants(tapes[0])
     )
 
 

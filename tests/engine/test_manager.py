@@ -12,7 +12,7 @@ from helpers import identity, tracks
 
 import gradmgr
 import gradmgr.numpy as gnp
-from gradmgr import AttachSpec, GradManager, asarray, no_grad, tensor
+from gradmgr import AttachSpec, GradManager, asarray, errors, inference_mode, no_grad, tensor
 
 
 def memory_of(t):
@@ -424,7 +424,8 @@ def test_a_leaf_attached_again_while_recording_keeps_what_was_computed_from_it()
 
 
 @pytest.mark.parametrize("write", ["recorded", "constant", "unrecorded"])
-def test_a_leaf_attached_again_after_a_write_in_place_only_gets_the_callbacks(write):
+def test_a_leaf_attached_again_after_a_write_loses_nothing_that_is_computed_before_or_after(write):
+    """After one under no_grad its derivative at the present value is added, as in torch; a recorded one goes on."""
     x, seen = tensor([3.0]), []
     gm = GradManager().attach(x)
     with gm:
@@ -438,8 +439,33 @@ def test_a_leaf_attached_again_after_a_write_in_place_only_gets_the_callbacks(wr
                 x *= 2
         gm.attach(x, callbacks=lambda t, grad: seen.append(grad.tolist()))
         gm.backward((y + x * 10).sum())
-    assert x.grad.tolist() == [26.0 if write == "recorded" else 6.0]
+    assert x.grad.tolist() == [{"recorded": 26.0, "constant": 6.0, "unrecorded": 16.0}[write]]
     assert seen == [x.grad.tolist()]
+
+
+@pytest.mark.parametrize("mode", [no_grad, inference_mode])
+@pytest.mark.parametrize("order", ["one", "two managers", "retain"])
+def test_steps_within_a_recording_go_on_where_the_variable_is_attached_again(mode, order):
+    x, outer, gm = tensor([3.0]), GradManager(), GradManager()
+    gm.attach(x)
+    if order == "two managers":
+        outer.attach(x)
+    with outer, gm:
+        for value in (3.0, 2.0, 1.0):
+            assert x.tolist() == [value]
+            gm.backward(x * x, retain=True)
+            assert x.grad.tolist() == [2 * value]
+            with mode():
+                x -= 1.0
+            for backward in (gm.backward, gradmgr.backward):
+                with pytest.raises(
+                    errors.NotRecordedError, match=r"shape \(1,\).* no_grad\(\), .*; attach it again after"
+                ):
+                    backward(x * x)
+            x.grad = None
+            gm.attach(x)
+            if order == "two managers":
+                outer.attach(x)
 
 
 def test_a_leaf_detached_and_attached_begins_anew_at_its_present_value():

@@ -9,7 +9,7 @@ import pytest
 from helpers import identity
 
 import gradmgr.numpy as gnp
-from gradmgr import GradManager, errors, no_grad, tensor
+from gradmgr import GradManager, errors, nn, no_grad, tensor
 from gradmgr._engine.entry import VJPS
 
 
@@ -690,6 +690,25 @@ def test_a_warning_made_an_error_while_gradients_are_added_leaves_no_half_of_the
 def test_assigning_a_grad_of_the_wrong_shape_or_dtype(value, kind, texts, gm, x, unchanged):
     with unchanged([gm], [x]), rejected(kind, r"\.grad", *texts):
         x.grad = value
+
+
+@pytest.mark.parametrize("kind", [tensor, nn.Parameter])
+def test_a_tensor_is_not_assigned_as_its_own_grad(kind, unchanged):
+    x = kind(np.ones(2))
+    with unchanged([], [x]), rejected(ValueError, r"\.grad", r"shape \(2,\)", "itself", r"clone\(\)"):
+        x.grad = x
+    x.grad = x.clone()
+    x.grad *= 3
+    assert x.tolist() == [1.0, 1.0]
+
+
+def test_a_callback_that_returns_the_tensor_itself_gives_a_copy():
+    x = tensor([1.0, 2.0])
+    with GradManager().attach(x, callbacks=lambda t, grad: t) as gm:
+        gm.backward(x.sum())
+    assert x.grad is not x
+    x.grad *= 3
+    assert (x.tolist(), x.grad.tolist()) == ([1.0, 2.0], [3.0, 6.0])
 
 
 def test_assigning_or_deleting_grad_none(x):

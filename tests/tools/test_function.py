@@ -1,6 +1,7 @@
 """Function and custom_op: operations of the user, to any order of derivative, and errors of wrong ones."""
 
 import collections
+import functools
 import gc
 import threading
 import weakref
@@ -18,6 +19,7 @@ from gradmgr import (
     asarray,
     enable_grad,
     errors,
+    functional,
     gradcheck,
     graph,
     is_grad_enabled,
@@ -894,13 +896,80 @@ def test_an_argument_returned_as_it_is():
     assert y.tolist() == X
 
 
-def test_the_same_result_twice():
+@pytest.mark.parametrize("kind", ["tensor", "array", "dirty"])
+def test_a_result_returned_twice_is_one_tensor(kind):
+    """Its gradient comes at its last place, as in torch; a write to it is seen at both."""
+    given = []
+
     def forward(ctx, x):
-        y = x * 2
+        if kind == "dirty":
+            x *= 2
+            ctx.mark_dirty(x)
+        y = x if kind == "dirty" else x * 2 if kind == "tensor" else x.numpy() * 2
+        if kind != "array":
+            ctx.save_for_backward(y)
+        return y, "text", y, x.numpy() * 3
+
+    def backward(ctx, g, _, h, k):
+        given.append((g.tolist(), h.tolist(), k.tolist()))
+        saved = ctx.saved_tensors[0] / 2 if kind != "array" else 1.0
+        return 2 * (g + h) + 3 * k + 0 * saved
+
+    f = static(forward=forward, backward=backward, jvp=lambda ctx, t: (t * 2, None, t * 2, t * 3))
+    x = tensor([1.0])
+    with GradManager().attach(x) as gm:
+        first, _, second, third = f.apply(x * 1)
+        assert first is second
+        gm.backward(first * 5 + second * 7 + third)
+    assert given == [([0.0], [12.0], [1.0])]
+    assert x.grad.tolist() == [27.0]
+    assert functional.jvp(lambda x: sum((y := f.apply(x * 1))[::2]) + y[3], x, np.ones(1))[1].tolist() == [7.0]
+    assert functional.hessian(lambda x: ((y := f.apply(x * 1))[0] * y[2]).sum(), x).tolist() == [[8.0]]
+    first, _, second, _ = f.apply(x * 1)
+    assert first is second
+    first += 1
+    assert second.tolist() == [3.0]
+
+
+def test_a_saved_result_that_is_returned_twice_is_differentiated_through():
+    def forward(ctx, x):
+        y = gnp.exp(x)
+        ctx.save_for_backward(y)
         return y, y
 
-    f = static(forward=forward, backward=lambda ctx, g, h: 2 * g + 20 * h)
-    assert gradient(lambda x: f.apply(x)[0] + 2 * f.apply(x)[1], tensor([1.0])).tolist() == [42.0]
+    f = static(forward=forward, backward=lambda ctx, g, h: (g + h) * ctx.saved_tensors[0])
+    for order in range(1, 4):
+        derivative = functools.reduce(lambda f, _: functional.grad(f), range(order), lambda x: f.apply(x)[0] * 2)
+        np.testing.assert_allclose(derivative(0.3), 2 * np.exp(0.3), rtol=1e-14)
+        derivative = functools.reduce(lambda f, _: functional.grad(f), range(order), lambda x: f.apply(x)[1] * 2)
+        np.testing.assert_allclose(derivative(0.3), 2 * np.exp(0.3), rtol=1e-14)
+
+
+def test_an_argument_returned_twice_as_it_is_makes_two_results():
+    f = static(forward=lambda ctx, x: (x, x), backward=lambda ctx, g, h: 2 * g + 20 * h)
+    x = tensor([1.0])
+    first, second = f.apply(x)
+    assert first is not second
+    assert gradient(lambda x: f.apply(x)[0] + 2 * f.apply(x)[1], x).tolist() == [42.0]
+
+
+@pytest.mark.parametrize(
+    ("forward", "why"),
+    [
+        (lambda ctx, x: (x * 2, "text"), "result 1 is no Tensor"),
+        (lambda ctx, x: (x * 2, gnp.argsort(x)), "result 1 is of int64"),
+        (lambda ctx, x: (x * 2, (y := x * 3, ctx.mark_non_differentiable(y))[0]), "result 1 was marked"),
+    ],
+)
+def test_a_tangent_of_a_result_that_has_none_is_refused(forward, why):
+    def jvp(tangent):
+        f = static(forward=forward, jvp=lambda ctx, t: (t * 2, tangent))
+        return functional.jvp(lambda x: f.apply(x)[0], tensor([1.0]), np.ones(1))[1]
+
+    assert jvp(None).tolist() == [2.0]
+    for tangent in (np.zeros(1), tensor([1.0]), 0.0):
+        with pytest.raises(errors.FunctionError, match=rf"jvp: tangent 1 is .*, but {why}.*return None"):
+            jvp(tangent)
 
 
 def test_a_tuple_of_one_and_a_named_tuple():
