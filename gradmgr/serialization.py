@@ -165,6 +165,7 @@ class _Packer:
         if obj.__class__ is complex:
             return {"$": "complex", "value": [self.pack(obj.real, keys), self.pack(obj.imag, keys)]}
         if isinstance(obj, Tensor):
+            obj._check_saved(f"save: {_name(keys)}, the values")
             return self._array("tensor", obj, obj._array, keys)
         if libraries.is_array(obj):
             return self._array("scalar" if isinstance(obj, np.generic) else "array", obj, obj, keys)

@@ -56,7 +56,7 @@ class Tensor(TensorMembers):
     _overflow_ids: dict[Any, Any]
     _hooks: Any
     _check_uncut: Callable[..., None]  # see `conversion`
-    _check_pickled: Callable[[], None]
+    _check_saved: Callable[[str], None]
 
     def __init__(self, data: Any, dtype: Any = None, device: str | None = None) -> None:
         self._array = _fresh(data, dtype, device)
@@ -229,7 +229,7 @@ class Tensor(TensorMembers):
             return str(self)
         if self.size != 1:
             raise TypeError(f"format {spec!r} is for one number; found {describe(self)}; format its elements")
-        return format(self.item(), spec)
+        return format(_host(self._array).item(), spec)
 
     def __str__(self) -> str:
         return repr(self) if batched.is_batched(self._array) else str(_host(self._array))
@@ -328,7 +328,7 @@ class Tensor(TensorMembers):
         return operator.index(_host(self._array))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        self._check_pickled()
+        self._check_saved("a pickle")
         return _restore, (np.array(_host(self._array)), self.device)
 
     def _like(self, array: Any) -> Tensor:
