@@ -166,6 +166,7 @@ class _Packer:
         if obj.__class__ is complex:
             return {"$": "complex", "value": [self.pack(obj.real, keys), self.pack(obj.imag, keys)]}
         if isinstance(obj, Tensor):
+            obj._check_saved(f"save: {_name(keys)}, the values")
             return self._array("tensor", obj, obj._array, keys)
         if libraries.is_array(obj):
             libraries.check_plain(obj, f"save: {_name(keys)}")

@@ -16,9 +16,10 @@ from typing import Any
 from gradmgr import errors
 from gradmgr._engine.context import Context, current
 from gradmgr._engine.recorder import Recorder
-from gradmgr._engine.tensor import Tensor, check_one_number, cut, describe
+from gradmgr._engine.tensor import Tensor, check_one_number, describe
 
-_STORE_ITEM = opcode.opmap["STORE_SUBSCR"]
+# `x[i] = t` and, from CPython 3.12 on, `x[i:j] = t`.
+_STORES = frozenset(opcode.opmap[name] for name in ("STORE_SUBSCR", "STORE_SLICE") if name in opcode.opmap)
 _OPERATOR = opcode.opmap["BINARY_OP"]
 
 
@@ -30,13 +31,18 @@ def _arguments_of_remainder() -> frozenset[int]:
 
 _REMAINDER = _arguments_of_remainder()
 
+# Functions written in C that ask a Tensor for a number: to answer True or False, and to write it into an array.
+_TESTS = frozenset(("isclose", "isfinite", "isinf", "isnan"))
+_WRITES = frozenset(("__setitem__", "fill", "fromiter", "setitem"))
+
 
 def tracking(t: Tensor) -> list[Recorder]:
     """Return the recorders that record in this context and track `t`: a conversion cuts its gradient in these."""
-    state = current()
-    if state is None:
+    now = current()
+    if now is None:
         return []
-    return [rec for rec in Context.of(state).recording() if rec.open and rec.node_id_of(t) is not None]
+    recorders = now.recording() if now.__class__ is Context else [now]
+    return [rec for rec in recorders if rec.open and rec.node_id_of(t) is not None]
 
 
 def check_uncut(t: Tensor, asked: str, instead: str) -> None:
@@ -56,25 +62,56 @@ def check_uncut(t: Tensor, asked: str, instead: str) -> None:
         )
 
 
+def check_no_array(t: Tensor) -> None:
+    """Raise if NumPy asks for an array in place of a tensor, and the gradient of that would be cut.
+
+    Raises:
+        TrackedConversionError: a recorder that records tracks it.
+    """
+    if not tracking(t):
+        return
+    if _is_store(sys._getframe(2)):
+        raise _assigned(t, "several elements", "t.numpy()")
+    raise errors.TrackedConversionError(
+        f"{describe(t)} is tracked by a manager and was about to become a plain NumPy array, which would "
+        "silently cut its gradient; use functions of gradmgr.numpy or gradmgr.special, or say t.numpy() or "
+        "t.detach()"
+    )
+
+
+def _assigned(t: Tensor, what: str, instead: str) -> errors.TrackedConversionError:
+    return errors.TrackedConversionError(
+        f"an array was about to be assigned {describe(t)}, which is tracked, as {what}, which would "
+        "silently cut its gradient; make the array a Tensor, as by gradmgr.numpy.zeros, or join the elements with "
+        f"gradmgr.numpy.stack; assign {instead} if the cut is meant"
+    )
+
+
 def _leave_as_number(t: Tensor, asked: str, caller: FrameType) -> None:
     """Raise, or warn, where a Tensor is about to become a number of Python's that a recorder does not track."""
     recorders = tracking(t)
-    if not recorders or _is_formatting(caller):
+    if not recorders:
         return
-    if caller.f_code.co_code[caller.f_lasti] == _STORE_ITEM:
-        raise errors.TrackedConversionError(
-            f"an array was about to be assigned {describe(t)}, which is tracked, as one of its elements, which would "
-            "silently cut its gradient; make the array a Tensor, as by gradmgr.numpy.zeros, or join the elements with "
-            "gradmgr.numpy.stack; assign t.item() if the cut is meant"
-        )
+    called = _name_called(caller, _TESTS | _WRITES)
+    if called in _TESTS or _is_formatting(caller):
+        return
+    if called in _WRITES or _is_store(caller):
+        raise _assigned(t, "one of its elements", "t.item()")
     text = (
         f"{asked} of {describe(t)}, which is tracked, makes a number that has no gradient; a function of gradmgr.numpy "
         "(np.sin for math.sin) keeps it, and t.item() says that the cut is meant"
     )
     if any(rec.is_of_transform for rec in recorders):
         raise errors.TrackedConversionError(text)
-    cut(t, asked)
+    for rec in recorders:
+        if rec.trace_log is not None:
+            rec.trace_log.record_cut(asked, t)
     errors.warn(text, errors.TrackedConversionWarning)
+
+
+def _is_store(caller: FrameType) -> bool:
+    """Return True if a frame assigns to elements: of an array, as a Tensor converts no value that is assigned to it."""
+    return caller.f_code.co_code[caller.f_lasti] in _STORES
 
 
 def _is_formatting(caller: FrameType) -> bool:
@@ -83,10 +120,31 @@ def _is_formatting(caller: FrameType) -> bool:
     return code[place] == _OPERATOR and code[place + 1] in _REMAINDER
 
 
+def _name_called(caller: FrameType, names: frozenset[str]) -> str:
+    """Return under which of these names a frame calls what it waits for; "" if under another, or that is unknown."""
+    if names.isdisjoint(caller.f_code.co_names):  # as nearly always; the search takes 1 ms in a long function
+        return ""
+    import dis  # deferred, as it is seldom needed
+
+    begin = None
+    for step in reversed([step for step in dis.get_instructions(caller.f_code) if step.offset <= caller.f_lasti]):
+        place = step.positions and (step.positions.lineno, step.positions.col_offset)
+        begin = begin or place
+        if begin is None or begin[1] is None:
+            return ""
+        # What is called is loaded from where the call begins on: `math` and `math.isnan` of math.isnan(t).
+        if place == begin and step.opname.startswith("LOAD_"):
+            return step.argval if step.argval in names else ""
+    return ""
+
+
 def to_float(self: Tensor) -> float:
-    check_one_number(self, "float()", TypeError)
-    number = float(self._array)
-    if current() is not None:
+    array = self._array
+    if array.size != 1:
+        check_one_number(self, "float()", TypeError)
+    number = float(array)
+    now = current()
+    if now is not None and (now.groups if now.__class__ is Context else self._rec is now or self in now.leaf_ids):
         _leave_as_number(self, "float()", sys._getframe(1))
     return number
 
@@ -102,10 +160,10 @@ def to_complex(self: Tensor) -> complex:
 # ---------------------------------------------------------------- copies
 
 
-def check_pickled(t: Tensor) -> None:
-    """Raise if a pickle would cut the gradient of a tensor: if it is tracked and no variable that the user attached."""
+def check_saved(t: Tensor, asked: str) -> None:
+    """Raise if a pickle or file would cut the gradient of `t`: if it is tracked and no variable that was attached."""
     if not _is_variable(t, tracking(t)):
-        check_uncut(t, "a pickle", "pickle t.detach() if its value is all that is wanted")
+        check_uncut(t, asked, "pass t.detach() if its value is all that is wanted")
 
 
 def _with_history(made: Tensor, t: Tensor, recorders: list[Recorder]) -> Tensor:
@@ -116,8 +174,11 @@ def _with_history(made: Tensor, t: Tensor, recorders: list[Recorder]) -> Tensor:
 
 
 def _is_variable(t: Tensor, recorders: list[Recorder]) -> bool:
-    """Return True if each recorder tracks `t` since the user attached it to a manager."""
-    return all(rec.is_tape and not rec.is_of_transform and rec.leaf_ids.get(t) is not None for rec in recorders)
+    """Return True if each recorder tracks `t` since the user attached it to a manager, and not what it was made of.
+
+    The node id of a result that was attached is no number.
+    """
+    return all(rec.is_tape and not rec.is_of_transform and type(rec.leaf_ids.get(t)) is int for rec in recorders)
 
 
 def _like(t: Tensor, array: Any) -> Tensor:

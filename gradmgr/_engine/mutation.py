@@ -20,6 +20,7 @@ from gradmgr._arrays.refcounts import OPERAND_OF_STATEMENT
 from gradmgr._engine import write_lock
 from gradmgr._engine.broadcast import broadcast_to, cast, unbroadcast
 from gradmgr._engine.context import Context, current, is_tracked, rebind, recorders
+from gradmgr._engine.conversion import tracking
 from gradmgr._engine.entry import Entry, Kind, Metadata, declare_kind, two_inputs
 from gradmgr._engine.indexing import Index, getitem, may_repeat, normalized
 from gradmgr._engine.op import Function, Op, linear, register, zeros
@@ -335,7 +336,7 @@ def store(out: Any, z: Any, asked: str, *, may_broadcast: bool = False) -> Any:
     if isinstance(out, Tensor):
         return write_whole(out, _fit_into(out, z if isinstance(z, Tensor) else wrap(z), asked))
     if isinstance(z, Tensor):
-        if is_tracked(z):
+        if tracking(z):
             raise errors.TrackedConversionError(
                 f"{asked} would write {describe(z)}, which a manager tracks, into a plain array and lose its "
                 "history; pass a Tensor as out=, or write z.numpy() explicitly"

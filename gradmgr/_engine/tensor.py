@@ -56,7 +56,7 @@ class Tensor(TensorMembers):
     _overflow_ids: dict[Any, Any]
     _hooks: Any
     _check_uncut: Callable[..., None]  # see `conversion`
-    _check_pickled: Callable[[], None]
+    _check_saved: Callable[[str], None]
     # What NumPy would have in place of this tensor. None: what an operation returned, an array, or without axes a
     # number, which no augmented assignment changes. (): an array that was made as such. Anything else: a view of
     # tensors, see `views`.
@@ -236,7 +236,7 @@ class Tensor(TensorMembers):
             return str(self)
         if self.size != 1:
             raise TypeError(f"format {spec!r} is for one number; found {describe(self)}; format its elements")
-        return format(self.item(), spec)
+        return format(_host(self._array).item(), spec)
 
     def __str__(self) -> str:
         return repr(self) if batched.is_batched(self._array) else str(_host(self._array))
@@ -335,7 +335,7 @@ class Tensor(TensorMembers):
         return operator.index(_host(self._array))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        self._check_pickled()
+        self._check_saved("a pickle")
         return _restore, (np.array(_host(self._array)), self.device)
 
     def _like(self, array: Any) -> Tensor:

@@ -13,7 +13,8 @@ import numpy as np
 
 from gradmgr import errors
 from gradmgr._arrays import libraries
-from gradmgr._engine.context import current, is_tracked, recorders
+from gradmgr._engine.context import current, recorders
+from gradmgr._engine.conversion import check_no_array, check_uncut
 from gradmgr._engine.tensor import Tensor, describe, raw
 from gradmgr.numpy._array_api import VERSIONS
 from gradmgr.numpy._docstrings import document
@@ -299,12 +300,7 @@ def __array__(self: Tensor, dtype: Any = None, copy: bool | None = None) -> np.n
     answer = _answer_to_sparse_product()
     if answer is not None:
         return answer
-    if is_tracked(self):
-        raise errors.TrackedConversionError(
-            f"{describe(self)} is tracked by a manager and was about to become a plain NumPy array, which would "
-            "silently cut its gradient; use functions of gradmgr.numpy or gradmgr.special, or say t.numpy() or "
-            "t.detach()"
-        )
+    check_no_array(self)
     if self.device != "cpu":
         raise errors.TrackedConversionError(
             f"{describe(self)} lives on {self.device}; a copy to the host is never implicit; say t.numpy()"
@@ -325,11 +321,7 @@ def __dlpack__(
     With copy=False such a consumer gets the memory itself; whatever then writes to it must call
     `gradmgr.graph.increment_version`.
     """
-    if is_tracked(self):
-        raise errors.TrackedConversionError(
-            f"{describe(self)} is tracked by a manager and was about to be exported through DLPack, which would "
-            "silently cut its gradient; say t.numpy() or t.detach()"
-        )
+    check_uncut(self, "an export through DLPack", "say t.numpy() or t.detach()")
     if self.device != "cpu":
         return self._array.__dlpack__(stream=stream, max_version=max_version, dl_device=dl_device, copy=copy)
     read_only = max_version is not None and max_version >= (1, 0)

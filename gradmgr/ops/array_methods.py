@@ -230,7 +230,7 @@ _METHODS = {
     "__deepcopy__": conversion.copied_deeply,
     "__delitem__": _delete,
     "__float__": conversion.to_float,
-    "_check_pickled": conversion.check_pickled,
+    "_check_saved": conversion.check_saved,
     "_check_uncut": conversion.check_uncut,
     "__divmod__": floating_point.divmod_operator,
     "__rdivmod__": floating_point.divmod_reflected,

@@ -9,7 +9,7 @@ import numpy as np
 from gradmgr import errors
 from gradmgr._arrays import libraries
 from gradmgr._arrays.libraries import is_half as is_half
-from gradmgr._engine.context import is_tracked
+from gradmgr._engine.conversion import tracking
 from gradmgr._engine.mutation import as_type, copied
 from gradmgr._engine.op import Function, linear, zeros
 from gradmgr._engine.tensor import Tensor, describe, raw, wrap
@@ -117,7 +117,7 @@ def untracked_value(value: Any, function: str, name: str) -> Any:
     Raises:
         UnsupportedFunctionError: a manager tracks it.
     """
-    if isinstance(value, Tensor) and is_tracked(value):
+    if isinstance(value, Tensor) and tracking(value):
         raise errors.UnsupportedFunctionError(
             f"{function} has no derivative in {name}, and {describe(value)} is tracked by a manager; "
             f"pass {name}.detach() if none is wanted"

@@ -11,7 +11,7 @@ import numpy as np
 
 from gradmgr import errors
 from gradmgr._arrays import libraries
-from gradmgr._engine.context import is_tracked
+from gradmgr._engine.conversion import tracking
 from gradmgr._engine.mutation import as_type, copied
 from gradmgr._engine.tensor import Tensor, describe, is_number, raw, variable, wrap
 from gradmgr.ops.arithmetic import absolute, exp, floor, log, power
@@ -119,7 +119,7 @@ def untracked_number(t: Any, asked: str, instead: str) -> Any:
     if not isinstance(t, Tensor):
         libraries.check_plain(t)
         return t
-    if is_tracked(t):
+    if tracking(t):
         raise errors.TrackedConversionError(
             f"{asked} would take {describe(t)}, which a manager tracks, as a number and lose its history; "
             f"say t.item(), or {instead}"

@@ -11,7 +11,7 @@ from numpy.lib.array_utils import normalize_axis_index
 from gradmgr import errors
 from gradmgr._arrays import batched, libraries
 from gradmgr._engine.broadcast import broadcast_to
-from gradmgr._engine.context import is_tracked
+from gradmgr._engine.conversion import tracking
 from gradmgr._engine.indexing import getitem
 from gradmgr._engine.mutation import setitem, store
 from gradmgr._engine.tensor import Tensor, describe, raw
@@ -30,7 +30,7 @@ def _untracked_values(name: str, *sources: Any) -> list[Any]:
     """
     lifted = [lift(s) if holds_tensor(s) else s for s in sources]
     for t in lifted:
-        if isinstance(t, Tensor) and is_tracked(t):
+        if isinstance(t, Tensor) and tracking(t):
             raise errors.TrackedConversionError(
                 f"{name} would write {describe(t)}, which a manager tracks, into a plain array and lose its "
                 "history; write into a Tensor, or pass t.numpy() explicitly"

@@ -18,7 +18,7 @@ from numpy.lib.array_utils import normalize_axis_index, normalize_axis_tuple
 from gradmgr import errors
 from gradmgr._arrays import libraries
 from gradmgr._engine.broadcast import broadcast_to
-from gradmgr._engine.context import is_tracked
+from gradmgr._engine.conversion import tracking
 from gradmgr._engine.custom import custom
 from gradmgr._engine.elementwise import conj_of
 from gradmgr._engine.indexing import add_at, add_in_order, getitem, normalized, scatter
@@ -419,7 +419,7 @@ def at(ufunc: Any, function: Any, a: Any, indices: Any, b: Any = None, /) -> Non
     index = normalized(indices)
     if not isinstance(a, Tensor):
         for t in operands:
-            if isinstance(t, Tensor) and is_tracked(t):
+            if isinstance(t, Tensor) and tracking(t):
                 raise errors.TrackedConversionError(
                     f"{ufunc.__name__}.at would write {describe(t)}, which a manager tracks, into a plain array and "
                     "lose its history; make the array a Tensor, or write t.numpy() explicitly"

@@ -9,6 +9,7 @@ import operator
 import pickle
 import struct
 import warnings
+from math import isfinite
 
 import numpy as np
 import pytest
@@ -30,6 +31,11 @@ def _stored(place):
     return store
 
 
+def _stored_in_buffer(t):
+    buffer = array.array("d", [1.0])
+    buffer[0] = t
+
+
 # Of a Tensor without axes. What makes a number, what makes an array, and what makes neither: its derivative is 0, or
 # it is kept.
 NUMBERS = {
@@ -41,12 +47,19 @@ NUMBERS = {
     "math.fsum": lambda t: math.fsum([t, t]),
     "map": lambda t: list(map(float, [t, t])),
     "np.float64": np.float64,
-    "np.fromiter": lambda t: np.fromiter([t], float),
-    "ndarray.fill": lambda t: np.zeros(2).fill(t),
-    "operator.setitem": lambda t: operator.setitem(np.zeros(2), 0, t),
     "array.array": lambda t: array.array("d", [t]),
     "struct.pack": lambda t: struct.pack("d", t),
     "math.atan2": lambda t: math.atan2(t, 1.0),
+}
+# Into an element of an array.
+ELEMENTS = {
+    "ndarray[0] = t": _stored(0),
+    "ndarray of complex[0] = t": lambda t: operator.setitem(np.zeros(3, complex), 0, t),
+    "ndarray.fill": lambda t: np.zeros(2).fill(t),
+    "np.fromiter": lambda t: np.fromiter([t], float),
+    "operator.setitem": lambda t: operator.setitem(np.zeros(2), 0, t),
+    "array.array[0] = t": lambda t: _stored_in_buffer(t),
+    "masked array": lambda t: np.ma.masked_array([1.0, 2.0]).__setitem__(0, t),
 }
 ARRAYS = {
     "np.asarray": np.asarray,
@@ -65,6 +78,7 @@ ARRAYS = {
     "ndarray[:2] = t": _stored(slice(2)),
     "ndarray[mask] = t": _stored(np.array([True, False, True])),
     "ndarray[...] = t": _stored(...),
+    "ndarray[[0, 1]] = t": _stored([0, 1]),
     "np.from_dlpack": np.from_dlpack,
     "gradmgr.from_dlpack": gradmgr.from_dlpack,
     "tensor": tensor,
@@ -84,6 +98,10 @@ NO_CUT = {
     "str": str,
     "repr": repr,
     "text % t": lambda t: "%.3f" % t,  # noqa: UP031  # this way of formatting is what is tested
+    "text % (t,)": lambda t: "%.3f" % (t,),  # noqa: UP031  # as above
+    "math.isnan": lambda t: math.isnan(t),  # by its name
+    "isfinite": lambda t: isfinite(t),
+    "math.isclose": lambda t: math.isclose(t, 2.0),
     "comparison": lambda t: t > 1,
     "hash": hash,
     "item": lambda t: t.item(),
@@ -165,13 +183,29 @@ def test_what_cuts_nothing_or_says_so_is_allowed(way, user):
 
 
 @pytest.mark.parametrize("user", [*USERS, *TRANSFORMS])
-def test_an_element_of_a_plain_array_cannot_be_assigned(user):
-    assert "was about to be assigned" in _check_refused((USERS | TRANSFORMS)[user], _stored(0))
+@pytest.mark.parametrize("way", ELEMENTS)
+def test_an_element_of_a_plain_array_cannot_be_assigned(way, user):
+    assert "was about to be assigned" in _check_refused((USERS | TRANSFORMS)[user], ELEMENTS[way])
 
 
-@pytest.mark.parametrize("way", NUMBERS | ARRAYS)
+@pytest.mark.parametrize("user", [*USERS, *TRANSFORMS])
+def test_numpy_has_its_own_error_for_an_element_of_a_flat_array(user):
+    def store(t):
+        np.zeros(3).flat[0] = t
+
+    with pytest.raises(ValueError, match="single item of array"):
+        (USERS | TRANSFORMS)[user](store)
+
+
+@pytest.mark.parametrize("place", [slice(2), np.array([True, False, True]), [0, 1], ...], ids=str)
+def test_the_error_of_an_assignment_to_several_elements_says_so(place):
+    with pytest.raises(errors.TrackedConversionError, match=r"was about to be assigned.*gradmgr\.numpy\.stack"):
+        _by_manager(_stored(place))
+
+
+@pytest.mark.parametrize("way", NUMBERS | ELEMENTS | ARRAYS)
 def test_nothing_is_said_where_nothing_is_cut(way):
-    convert, x = (NUMBERS | ARRAYS)[way], tensor(2.0)
+    convert, x = (NUMBERS | ELEMENTS | ARRAYS)[way], tensor(2.0)
     gm = GradManager().attach(x)
     with gm:
         y = x * 1.0
@@ -180,9 +214,11 @@ def test_nothing_is_said_where_nothing_is_cut(way):
     convert(x)
     with gm:
         convert(tensor(3.0) * 1.0)  # tracked by nothing
-    if way in NUMBERS:
-        with gm, no_grad():
+        y = x * 1.0
+        with no_grad():
             convert(x)
+            convert(y)
+    functional.grad(lambda t: (convert(y), t)[1])(2.0)  # not what it differentiates
 
 
 def test_a_number_warns_once_for_each_line():
@@ -207,6 +243,55 @@ def test_explain_names_the_lines_that_cut():
         text = str(gm.explain(y)) + str(gm.explain(x))
     assert "float()" in text
     assert "y = asarray(math.sin(x))" in text
+
+
+def test_explain_names_each_line_that_cut_a_part_of_a_gradient():
+    def compute(x):
+        y = x * x
+        for _ in range(3):
+            y = y + math.sin(x)
+        y = y + complex(x).real
+        f"{y:.3f} {y.item()} {int(y)}"
+        return y
+
+    x = tensor(2.0)
+    gm = GradManager(with_stack=True).attach(x)
+    with gm, warnings.catch_warnings():
+        warnings.simplefilter("ignore", errors.TrackedConversionWarning)
+        gm.backward(compute(x))
+    text = str(gm.explain(x))
+    assert text.count("y = y + math.sin(x)") == 1
+    assert text.count("y = y + complex(x).real") == 1
+    assert "item()" not in text
+
+
+def test_explain_names_all_lines_that_cut_a_whole_gradient():
+    def compute(x):
+        y = float(x)
+        y = float(x) + y
+        y = x.item() + y
+        y = x.detach() + y
+        return asarray(y)
+
+    x = tensor(2.0)
+    gm = GradManager(with_stack=True).attach(x)
+    with gm, warnings.catch_warnings():
+        warnings.simplefilter("ignore", errors.TrackedConversionWarning)
+        compute(x)
+        text = str(gm.explain(x))
+    for line in ("y = float(x)", "y = float(x) + y", "y = x.item() + y", "y = x.detach() + y"):
+        assert f": {line}" in text
+
+
+def test_each_manager_explains_what_was_cut():
+    x = tensor(2.0)
+    outer, inner = (GradManager(with_stack=True).attach(x) for _ in range(2))
+    with outer, inner:
+        with pytest.warns(errors.TrackedConversionWarning):
+            y = x * math.exp(x)
+        texts = [str(gm.explain(x)) for gm in (outer, inner)]
+    assert y.item() > 0
+    assert all("y = x * math.exp(x)" in text for text in texts)
 
 
 # ---------------------------------------------------------------- copies
@@ -349,3 +434,59 @@ def test_a_copied_layer_keeps_its_class_and_is_not_the_layer():
     assert type(other.weight) is nn.Parameter
     assert layer.weight.grad.tolist() == [[2.0, 4.0]]
     assert other.weight.grad is None
+
+
+def test_a_deepcopy_of_a_result_that_was_attached_has_the_gradient_of_what_it_was_made_of():
+    x = tensor([1.0, 2.0])
+    with GradManager().attach(x) as gm:
+        y = x * 3.0
+        gm.attach(y)
+        gm.backward(gnp.sum(y + copy.deepcopy(y)))
+    assert x.grad.tolist() == [6.0, 6.0]
+    assert y.grad.tolist() == [2.0, 2.0]
+
+
+def test_a_deepcopy_of_a_parameter_that_was_written_keeps_its_history_and_class():
+    p, factor = nn.Parameter([1.0, 2.0]), tensor(3.0)
+    with GradManager().attach([p, factor]) as gm:
+        p *= factor
+        copied = copy.deepcopy(p)
+        gm.backward(gnp.sum(copied))
+    assert type(copied) is nn.Parameter
+    assert factor.grad.item() == 3.0
+    assert p.grad.tolist() == [3.0, 3.0]
+
+
+@pytest.mark.parametrize("way", [copy.copy, copy.deepcopy, lambda t: t.clone()])
+def test_a_copy_is_differentiated_twice(way):
+    x = tensor(3.0)
+    outer, inner = GradManager().attach(x), GradManager().attach(x)
+    with outer:
+        with inner:
+            inner.backward(way(x * x) * x)
+        slope, x.grad = x.grad, None
+        outer.backward(way(slope))
+    assert slope.item() == 27.0
+    assert x.grad.item() == 18.0
+
+
+@pytest.mark.parametrize("way", [copy.copy, copy.deepcopy])
+def test_a_write_to_a_copy_leaves_the_tensor(way):
+    x = tensor([1.0, 2.0])
+    with GradManager().attach(x) as gm:
+        y = x * 1.0
+        copied = way(y)
+        copied[0] = 5.0
+        assert y.tolist() == [1.0, 2.0]
+        gm.backward(gnp.sum(y + copied))
+    assert x.grad.tolist() == [1.0, 2.0]
+
+
+def test_a_file_of_a_tracked_result_is_refused_and_one_of_what_is_attached_is_not(tmp_path):
+    x = tensor([1.0, 2.0])
+    with GradManager().attach(x):
+        with pytest.raises(errors.TrackedConversionError, match=r"save: state\.y.*t\.detach\(\)"):
+            gradmgr.save({"state": {"y": x * 2}}, tmp_path / "f")
+        assert not list(tmp_path.iterdir())
+        gradmgr.save({"x": x, "y": (x * 2).detach()}, tmp_path / "f")
+    assert gradmgr.load(tmp_path / "f")["y"].tolist() == [2.0, 4.0]

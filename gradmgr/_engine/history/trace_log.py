@@ -25,6 +25,9 @@ CodeLocation = tuple[CodeType, int] | None
 # Ops whose derivative is zero wherever it exists.
 _ZERO_DERIVATIVE = frozenset(("ceil", "fix", "floor", "floor_divide", "heaviside", "rint", "round", "sign", "trunc"))
 
+# Cuts that say nothing of it where they are written, as `item()` does.
+_NUMBERS = ("!float()", "!complex()")
+
 
 class TraceLog:
     """The steps of one recording, in order.
@@ -274,8 +277,9 @@ def _explain_traced(label: str, t: Tensor, replay: _Replay, starts: list[int], r
     used = [step for step in sorted(reached) if step != start]
     computed = [step for step in used if replay.op(step)[0] not in "!>"]
     written = [step for step in used if replay.op(step) == ">" and replay.inputs[step] == [start]]
+    cuts = [step for step in used if replay.op(step)[0] == "!"]
     if seeds is not None and seeds & reached:
-        return _explain_reached(label, t, replay, computed, written)
+        return _explain_reached(label, t, replay, computed, written) + _explain_missing(replay, cuts)
     reasons = [f"{label} is attached, and its .grad is {'None' if t.grad is None else 'of an earlier backward'}:"]
     early_use = replay.trace_log.untracked_uses.get(id(t))
     attach_location = replay.trace_log.log[start][3]
@@ -286,8 +290,7 @@ def _explain_traced(label: str, t: Tensor, replay: _Replay, starts: list[int], r
         )
     if written and not computed:
         reasons.append(f"it was overwritten at {replay.location(written[0])} before anything was computed from it.")
-    cuts = [step for step in used if replay.op(step)[0] == "!"]
-    reasons += [f"what was computed from it was cut by {replay.op(k)[1:]} at {replay.location(k)}." for k in cuts[-3:]]
+    reasons += [f"what was computed from it was cut by {cut}." for cut in _lines_of(replay, cuts)]
     if len(reasons) == 1 and not computed:
         reasons.append("nothing was computed from it in the recording.")
     if computed and seeds is not None:
@@ -301,6 +304,17 @@ def _explain_traced(label: str, t: Tensor, replay: _Replay, starts: list[int], r
             "backward() has not run yet." if recording else "the recording was released without a backward()."
         )
     return f"{reasons[0]} {'; '.join([reason.removesuffix('.') for reason in reasons[1:]])}."
+
+
+def _lines_of(replay: _Replay, cuts: list[int]) -> list[str]:
+    """Return each line that cut once, with what cut there."""
+    return list(dict.fromkeys(f"{replay.op(step)[1:]} at {replay.location(step)}" for step in cuts))
+
+
+def _explain_missing(replay: _Replay, cuts: list[int]) -> str:
+    """Return a sentence about the conversions to numbers that a program did not write as cuts; "" if there are none."""
+    lines = _lines_of(replay, [step for step in cuts if replay.op(step) in _NUMBERS])
+    return f" What flows through {' and '.join(lines)} is not in it, as history was cut there." if lines else ""
 
 
 def _explain_reached(label: str, t: Tensor, replay: _Replay, computed: list[int], written: list[int]) -> str:
