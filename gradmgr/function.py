@@ -31,7 +31,8 @@ class Function:
       whatever forward does, the caller's are as they were, unless `ctx.mark_dirty` says otherwise. Everything
       else is passed as it is. Plain arrays are constants; so are the values in lists and dicts.
     * forward returns one result or a tuple; arrays among them become Tensors, anything else is passed through.
-      An argument returned as it is becomes another Tensor of the same values.
+      An argument returned as it is becomes another Tensor of the same values. Anything else returned twice is one
+      Tensor, twice: its gradient comes, and its tangent is taken, at its last place.
     * backward returns one gradient for each positional argument, of the argument's shape and of a dtype that casts
       to the argument's within the same kind; None means zero, and is required for an argument that is not a Tensor
       or array.
@@ -40,7 +41,7 @@ class Function:
         NotImplementedError: a method that is needed is not defined.
         ValueError: in a backward, a gradient has another shape than the argument.
         TypeError: in a backward, a gradient is not an array, or its dtype does not cast to that of the argument.
-        RuntimeError: the class is instantiated; call `apply` instead.
+        RuntimeError: the class is instantiated, instead of `apply` called; `jvp` gives a tangent to a constant result.
 
     >>> import gradmgr, gradmgr.numpy as np
     >>> from gradmgr.function import Function

@@ -105,7 +105,7 @@ def append_matrix_axes(g: Any) -> Any:
 
 def inner_product(x: Any, y: Any) -> Any:
     """Return sum of conj(x) y for each matrix of a stack."""
-    return reduce.add_up(conj_of(x) * y, (-2, -1), False)
+    return reduce.add_up(conj_of(x) * y, (x.ndim - 2, x.ndim - 1), False)
 
 
 def multiply_three(x: Any, y: Any, z: Any) -> Any:

@@ -92,21 +92,8 @@ def assert_nothing_stopped(sample: Sample, dtype: Any) -> None:
 
 # Loops of Python's over each element, each of which adds to one gradient by itself; and what takes long to compute.
 LOOPS = ("accumulate", "reduce", "vectorize", "apply_", "piecewise", "ndenumerate", "__iter__", "broadcast-two")
-SLOW = (
-    "eig",
-    "svd",
-    "qr",
-    "roots",
-    "polydiv",
-    "cholesky",
-    "solve",
-    "inv",
-    "det",
-    "3d",
-    "transpose1d",
-    "betainc",
-    "gru",
-)
+SLOW = ("eig", "svd", "qr", "roots", "polydiv", "cholesky", "solve", "inv", "det", "betainc", "gru", "__setitem__")
+SLOW += ("3d", "transpose1d", "adaptive_max", "diagflat", "unstack")
 
 
 def is_one_call(sample: Sample) -> bool:
