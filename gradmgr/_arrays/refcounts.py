@@ -81,13 +81,13 @@ class _Whole:
 
 
 class _Item:
-    def __iadd__(self, other: Any, /) -> int:  # type: ignore[misc]  # it is no operator of numbers
+    def __iadd__(self, other: Any, /) -> int:
         return getrefcount(self)
 
 
 def _count_operand() -> int:
     whole = _Whole()
-    whole[0] += 1
+    whole[0] += 1  # type: ignore[misc]  # it stores no result
     return whole.count
 
 

@@ -79,7 +79,8 @@ class _Variants:
     def changed(self) -> str | None:
         """Return which name stands for something else than in the call captured or replayed last; None if none does."""
         latest = [max(self.programs, key=lambda each: each.used)] if self.programs else []
-        found = [each.environment.changed_at() for each in (*self.waiting[-1:], *latest)]
+        calls: list[CapturedCall | Program] = [*self.waiting[-1:], *latest]
+        found = [each.environment.changed_at() for each in calls]
         return next(filter(None, found), None)
 
 

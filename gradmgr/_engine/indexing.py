@@ -111,7 +111,7 @@ def add_in_order(buffer: Any, index: Index, g: Any) -> None:
 def _add_much(buffer: Any, index: Index, g: Any) -> None:
     found = _rows_to_add(buffer, index, g)
     summed = None if found is None else sum_first(*found[1:])
-    if summed is not None:
+    if found is not None and summed is not None:
         table, (places, total) = found[0], summed
         table[places] += total
     elif libraries.is_half(buffer.dtype):
