@@ -81,7 +81,7 @@ class _Whole:
 
 
 class _Item:
-    def __iadd__(self, other: Any, /) -> int:  # type: ignore[misc]  # it is no operator of numbers
+    def __iadd__(self, other: Any, /) -> Any:
         return getrefcount(self)
 
 

@@ -119,7 +119,7 @@ def with_name(function: Callable[..., Any], name: str) -> Callable[..., Any]:
     return function
 
 
-def note_view(op: Op) -> dict[str, str]:
+def note_view(op: Op) -> dict[str, Any]:
     """Return the arguments for `op_body` by which the functions of an op set `_view_of` of the result."""
     if op.view_of is view_of:
         return {"then": NOTE_VIEW, "view_of": "v"}
