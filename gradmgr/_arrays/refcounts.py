@@ -81,13 +81,13 @@ class _Whole:
 
 
 class _Item:
-    def __iadd__(self, other: Any, /) -> int:
+    def __iadd__(self, other: Any, /) -> Any:
         return getrefcount(self)
 
 
 def _count_operand() -> int:
     whole = _Whole()
-    whole[0] += 1  # type: ignore[misc]  # it stores no result
+    whole[0] += 1
     return whole.count
 
 

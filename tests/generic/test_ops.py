@@ -461,6 +461,7 @@ NOT_DIFFERENTIABLE = {
         "_grad",
         "_node_id",
         "_overflow_ids",
+        "_view_of",
         "_rec",
         "_check_grad",
     ),
