@@ -16,7 +16,7 @@ import pytest
 
 import gradmgr
 import gradmgr.numpy as gnp
-from gradmgr import GradManager, asarray, errors, forward_ad, functional, nn, no_grad, tensor
+from gradmgr import GradManager, asarray, errors, forward_ad, functional, nn, no_grad, tensor, vmap
 from gradmgr.compat import autograd
 
 OUT = np.zeros(3)
@@ -160,6 +160,13 @@ def _check_refused(use, convert):
 @pytest.mark.parametrize("way", [*NUMBERS, *ARRAYS])
 def test_a_conversion_raises_inside_a_transform(way, transform):
     _check_refused(TRANSFORMS[transform], (NUMBERS | ARRAYS)[way])
+
+
+@pytest.mark.parametrize("way", [*NUMBERS, *ELEMENTS, *ARRAYS])
+def test_a_conversion_raises_inside_vmap_of_a_gradient(way):
+    convert = _returning((NUMBERS | ELEMENTS | ARRAYS)[way])
+    with pytest.raises((errors.TrackedConversionError, errors.BatchedValueError, ValueError, struct.error)):
+        vmap(functional.grad(convert))(np.array([2.0, 3.0]))
 
 
 @pytest.mark.parametrize("user", USERS)
