@@ -49,7 +49,7 @@ def _expit_rule(g: Any, x: Any, out: Any) -> Any:
     if g.__class__ is out.__class__ is np.ndarray:
         few = out.size <= FEW
         if few or ((out.dtype is libraries.F4 or out.dtype is libraries.F8) and out.item(out.argmax()) < 1):
-            s = out * out
+            s = np.multiply(out, out)
             if s.__class__ is np.ndarray:
                 d = np.multiply(np.subtract(out, s, s), g, s)
                 if not few or count_nonzero(d) == d.size:

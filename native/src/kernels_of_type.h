@@ -328,6 +328,25 @@ KERNEL(log_softmax)
     return 0;
 }
 
+/* The same for a row where a probability is nearly 1: its own is g - total + (sum of the others) total. */
+FOR_EACH_PROCESSOR static void OF_TYPE(log_softmax_vjp_at_1)(const REAL *g, const REAL *out, REAL *made, word n, REAL total,
+                                                             REAL top)
+{
+    word at = 0;
+    while (out[at] != top)
+        at++;
+    double others = 0;
+    if (at > 0)
+        others += OF_TYPE(sum_of_exp)(out, 0, at);
+    if (at + 1 < n)
+        others += OF_TYPE(sum_of_exp)(out + at + 1, 0, n - at - 1);
+    const REAL rest = g[at] - total + (REAL)others * total;
+    APART_OR_SAME
+    for (word k = 0; k < n; k++)
+        made[k] = g[k] - OF_TYPE(exp_below)(out[k]) * total;
+    made[at] = rest;
+}
+
 /* Arrays: cotangent, log(softmax(x)), g - exp(out) sum(g). Lengths: rows, columns. */
 KERNEL(log_softmax_vjp)
 {
@@ -337,20 +356,13 @@ KERNEL(log_softmax_vjp)
         const REAL *g = (const REAL *)data[0] + row * n, *out = (const REAL *)data[1] + row * n;
         REAL *made = (REAL *)data[2] + row * n;
         const REAL total = (REAL)OF_TYPE(sum)(g, n), top = OF_TYPE(largest)(out, n);
-        word at = n; /* where a probability is nearly 1 */
-        double others = 0;
-        if (OF_TYPE(exp_below)(top) > CERTAIN) {
-            for (at = 0; out[at] != top;)
-                at++;
-            for (word k = 0; k < n; k++)
-                others += k == at ? 0 : OF_TYPE(exp_below)(out[k]);
+        if (top > (REAL)-1e-6) {
+            OF_TYPE(log_softmax_vjp_at_1)(g, out, made, n, total, top);
+            continue;
         }
-        const REAL rest = at < n ? g[at] - total + (REAL)others * total : 0;
         APART_OR_SAME
         for (word k = 0; k < n; k++)
             made[k] = g[k] - OF_TYPE(exp_below)(out[k]) * total;
-        if (at < n)
-            made[at] = rest;
     }
     return 0;
 }

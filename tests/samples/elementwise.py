@@ -121,6 +121,7 @@ for _name, (_of_x, _of_y, _field) in _BINARY.items():
 function("arctan2", "all quadrants", at([1.0, 1.0, -1.0, -1.0]), at([2.0, -2.0, 2.0, -2.0]))
 function("arctan2", "at 0", at([0.0, 1.0]), at([0.0, 1.0]), facts={"smooth": False})
 function("hypot", "at 0", at([0.0, 1.0]), at([0.0, 1.0]), facts={"smooth": False})
+function("hypot", "infinite", at([np.inf, 1.0, -np.inf, 2.0]), at([1.0, np.inf, np.inf, 2.0]), facts={"smooth": False})
 function("divide", "negative divisor", X, Arg((4,), -2, -0.4), facts={"field": "analytic"})
 function("remainder", "negative divisor", Arg((3, 4), -3, 3), Arg((4,), -2, -0.4))
 function("fmod", "negative divisor", Arg((3, 4), -3, 3), Arg((4,), -2, -0.4))
