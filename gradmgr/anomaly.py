@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from gradmgr import errors
 from gradmgr._arrays import libraries
-from gradmgr._engine.cleanup import Scope, complete
+from gradmgr._engine.cleanup import ExitMethod, Scope, complete
 from gradmgr._engine.context import current, recorders
 from gradmgr._engine.entry import input_ids, op_name
 from gradmgr._engine.history.trace_log import Tracing
@@ -88,6 +88,8 @@ class set_detect_anomaly(Scope):  # noqa: N801  # torch's spelling
         if self._mine is not None:
             self._mine.is_over = True
         set_observers(_replaced(self._mine, self._before))
+
+    __exit__ = ExitMethod(lambda scope: scope._close(scope))
 
 
 class detect_anomaly(Scope):  # noqa: N801  # torch's spelling

@@ -7,7 +7,8 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from functools import partial
-from types import MappingProxyType, TracebackType
+from operator import attrgetter
+from types import MappingProxyType
 from typing import Any, Literal, Never, NoReturn, Self
 
 from gradmgr import errors
@@ -17,7 +18,7 @@ from gradmgr._engine.attachment import Attachments, Callback, attachable, callba
 from gradmgr._engine.backward import BackwardRun, run_endings
 from gradmgr._engine.backward_pass import context_of_pass, run_backward
 from gradmgr._engine.capture_notes import see
-from gradmgr._engine.cleanup import complete
+from gradmgr._engine.cleanup import ExitMethod, complete
 from gradmgr._engine.collector import interrupts_here
 from gradmgr._engine.context import add_interceptor, close_recorders_of, enter_recorders, leave_recorders
 from gradmgr._engine.display import Text, html_table
@@ -77,14 +78,10 @@ class _Recording:
             complete(self._release)
             raise
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        try:
-            self.release()
-        except BaseException:
-            complete(self._release)
-            raise
+    def _close_latest(self, found: Any) -> None:
+        self.release()
+
+    __exit__ = ExitMethod()
 
 
 class GradManager(_Recording):
@@ -645,16 +642,20 @@ def _state_of(manager: GradManager) -> list[Any]:
     return [*manager._attachments.state(), *map(id, manager._after_backward)]
 
 
+_tape_of, _is_traced = attrgetter("_tape"), attrgetter("_with_stack")
+
+
 def _record(managers: Sequence[GradManager]) -> None:
     """Begin the recordings of managers, as one group, or of none of them."""
-    before = [manager._tape for manager in managers]
+    before = list(map(_tape_of, managers))
     try:
         try:
             # No comprehension: on CPython 3.13 what a trace function raises between two of its turns, as the tests of
             # faults do, passes by the handlers here. What a signal raises there does so where it has an `if`.
             tapes = list(map(GradManager._begin, managers))
             enter_recorders(*tapes)
-            _trace_uses(managers, tapes)
+            if any(map(_is_traced, managers)):
+                _trace_uses(managers, tapes)
         except BaseException:
             complete(_free_new, managers, before)
             raise

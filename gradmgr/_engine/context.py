@@ -286,6 +286,11 @@ def activate(context: Context) -> None:
     _current.set(context.simplest())
 
 
+def activate_again(state: Current) -> None:
+    """Make current what `current` gave before, in its simplest form."""
+    _current.set(state)
+
+
 def paused(state: Current) -> Current:
     """Return what is current, in its simplest form, with every recorder paused."""
     if state is None:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from gradmgr import errors
 from gradmgr._arrays import libraries
 from gradmgr._engine import write_lock
 from gradmgr._engine.capture_notes import call_whole
-from gradmgr._engine.cleanup import complete
+from gradmgr._engine.cleanup import ExitMethod, complete
 from gradmgr._engine.recorder import Recorder, snapshot
 from gradmgr._engine.row_sparse import memory_of
 from gradmgr._engine.tensor import Tensor, describe, wrap
@@ -57,14 +56,10 @@ class RemovableHandle:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        try:
-            self._remove()
-        except BaseException:
-            complete(self._remove)
-            raise
+    def _close_latest(self, found: Any) -> None:
+        self._remove()
+
+    __exit__ = ExitMethod()
 
 
 class Hooks:

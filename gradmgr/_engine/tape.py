@@ -240,7 +240,7 @@ class Tape(Recorder):
         for t in list(self.leaf_ids):
             if t._rec is self:
                 t._rec = None
-        super().close()
+        self.leaf_ids.clear()
         self.leaves.clear()
         self._detached.clear()
         self.annotations = None

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from types import TracebackType
+from typing import Any
 
+from gradmgr._engine.cleanup import ExitMethod
 from gradmgr._engine.turn_lock import new_turn_lock
 
 
@@ -38,7 +39,7 @@ class set_multithreading_enabled:  # noqa: N801  # torch's spelling
     def __enter__(self) -> None:
         pass
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def _close_latest(self, found: Any = None) -> None:
         turns.parallel = self._before
+
+    __exit__ = ExitMethod(_close_latest)

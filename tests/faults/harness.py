@@ -13,10 +13,10 @@ the jump back in a comprehension that is part of its function's code, as from Py
 raises there leaves with blocks without a call of `__exit__` (CPython 3.13.0); what a signal handler raises does not,
 where the comprehension has no `if` (`tests/repo/test_architecture.py`).
 
-An exception at the very beginning of `__exit__` (or of `__enter__`, where the object took effect when it was made)
-cannot be caught by Python code either: the block is then not left. The same goes for `release` and its like, which
-programs call by hand. Where the program itself called it, such places are counted apart: there everything must be right
-once the block is left by hand and the managers are released.
+An exception at the very beginning of `__enter__`, where the object took effect when it was made, cannot be caught by
+Python code. The same goes for `release` and its like, which programs call by hand. Where the program itself called it,
+such places are counted apart: there everything must be right once the block is left by hand and the managers are
+released.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Program:
 # ---------------------------------------------------------------- places
 
 
-_UNGUARDED = ("__exit__", "__enter__", "release", "exit_dual_level")
+_UNGUARDED = ("__enter__", "release", "exit_dual_level")
 
 
 @dataclass(frozen=True)
@@ -405,7 +405,7 @@ class Outcome:
 
     struck: list[Place]
     faults: list[str]  # what is wrong
-    unguarded: bool = False  # blocks were left by hand, after an exception at the beginning of `__exit__`
+    unguarded: bool = False  # blocks were left by hand, after an exception at the beginning of `__enter__`
 
 
 def check(found: Reference, interrupt: Callable[[Program], Any]) -> Outcome:

@@ -7,13 +7,15 @@ import functools
 import signal
 import zlib
 from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 import numpy as np
 import pytest
 
-from faults.harness import Outcome, Reference, alarmed, interrupted_at, reference
+import gradmgr
+from faults.harness import Outcome, Reference, alarmed, interrupted_at, quiet, reference, what_is_left
 from faults.programs import PROGRAMS
-from gradmgr import distributed
+from gradmgr import GradManager, distributed, forward_ad, graph, profiler, tensor
 
 pytestmark = pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="a run is limited by a timer of Unix")
 
@@ -121,3 +123,71 @@ def _struck_all_that_is_called(outcome: Outcome) -> bool:
     """Tell whether exceptions struck both functions that CPython calls when a manager dies, at their beginnings."""
     entered = [place.code.co_name for place in outcome.struck if place.is_entry]
     return entered == ["__del__", "close_recorders_of"]
+
+
+# ---------------------------------------------------------------- signals that strike as blocks begin and end
+
+SIGNALS = 500  # for each kind of block; one in 25 came at the first instruction of `__exit__` while that was a function
+
+
+def blocks() -> dict[str, Callable[[], Any]]:
+    """Return what makes the object of a with block. Those that take effect when they are made are not among them."""
+    managers = GradManager(), GradManager()
+    x = tensor([1.0])
+    managers[0].attach(x)
+    made_once = gradmgr.no_grad()
+    return {
+        "a manager": lambda: managers[0],
+        "a group": lambda: managers[0] | managers[1],
+        "no_grad": gradmgr.no_grad,
+        "no_grad, made once": lambda: made_once,
+        "enable_grad": gradmgr.enable_grad,
+        "inference_mode": gradmgr.inference_mode,
+        "a level": forward_ad.dual_level,
+        "hooks of saved tensors": lambda: graph.saved_tensors_hooks(lambda t: t, lambda t: t),
+        "no hooks of saved tensors": lambda: graph.disable_saved_tensors_hooks("none"),
+        "anomaly detection": gradmgr.detect_anomaly,
+        "a search for promotions": gradmgr.detect_promotion,
+        "a profile": profiler.profile,
+        "the handle of a hook": lambda _keeping=managers: x.register_hook(lambda g: g),
+    }
+
+
+@pytest.mark.parametrize("name", blocks())
+@pytest.mark.parametrize("is_recording", [False, True])
+def test_a_block_is_closed_whenever_a_signal_strikes(name: str, is_recording: bool) -> None:
+    make = blocks()[name]
+    random = drawing(name)
+
+    def work() -> None:
+        with make():
+            pass
+
+    def work_while_recording() -> None:
+        with GradManager().attach(tensor([1.0])):
+            while True:
+                work()
+
+    runs = False
+
+    def on_alarm(number: int, frame: Any) -> None:
+        if runs:
+            raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, on_alarm)
+    try:
+        for _ in range(SIGNALS):
+            try:
+                with quiet():
+                    runs = True
+                    # Once more where what the signal raises is lost, as in a function called when an object is freed.
+                    signal.setitimer(signal.ITIMER_REAL, random.uniform(2e-6, 4e-5), 0.1)
+                    while True:
+                        (work_while_recording if is_recording else work)()
+            except KeyboardInterrupt:
+                runs = False
+            assert what_is_left() == []
+    finally:
+        runs = False
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)

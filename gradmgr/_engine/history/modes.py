@@ -13,8 +13,8 @@ from collections.abc import AsyncGenerator, Callable, Generator
 from contextvars import ContextVar
 from typing import Any, Self, TypeVar, overload
 
-from gradmgr._engine.cleanup import Scope, complete, make_room
-from gradmgr._engine.context import Context, activate, current, recorders
+from gradmgr._engine.cleanup import ExitMethod, Scope, complete, make_room
+from gradmgr._engine.context import Context, activate, activate_again, current, recorders
 from gradmgr._engine.recorder import Recorder
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -23,7 +23,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 class _Setting:
     """One mode in effect: what it sets, and the recorders it applies to."""
 
-    __slots__ = ("grad", "inference", "owner", "recorders", "within")
+    __slots__ = ("after", "before", "grad", "inference", "outside", "owner", "recorders", "within")
 
     def __init__(
         self, owner: Any, within: _Setting | None, grad: bool, inference: bool | None, affected: tuple[Recorder, ...]
@@ -33,6 +33,9 @@ class _Setting:
         self.grad = grad  # whether managers record
         self.inference = inference  # whether all recorders, tangents too, are paused; None leaves that as it is
         self.recorders = affected  # those that recorded, or that only a mode had paused
+        # Of a block: how many modes were in effect outside, and what was current there, and in it at first.
+        self.outside = 0
+        self.before = self.after = None
 
 
 Settings = tuple[_Setting, ...]
@@ -61,8 +64,10 @@ def _may_record(rec: Recorder, settings: Settings) -> bool:
 
 def _add(setting: _Setting, settings: Settings) -> None:
     """Put a mode into effect, after these; at first the mode, and then what it pauses, so that `_withdraw` finds it."""
-    _modes.set((*settings, setting))
-    _pause_and_resume((*settings, setting), setting.recorders)
+    in_effect = (*settings, setting)
+    _modes.set(in_effect)
+    if setting.recorders:
+        _pause_and_resume(in_effect, setting.recorders)
 
 
 def _withdraw(kept: Settings) -> None:
@@ -70,14 +75,14 @@ def _withdraw(kept: Settings) -> None:
 
     The modes are changed last: until then they determine which recorders are to be resumed.
     """
-    _pause_and_resume(kept, _affected_recorders(_modes.get(), current()))
+    affected = _affected_recorders(_modes.get(), current())
+    if affected:
+        _pause_and_resume(kept, affected)
     _modes.set(kept)
 
 
 def _pause_and_resume(settings: Settings, affected: tuple[Recorder, ...]) -> None:
     """Pause or resume the affected recorders, as these modes ask for."""
-    if not affected:
-        return
     state = current()
     wanted = [rec for rec in affected if _may_record(rec, settings)]
     if wanted == Context.of(state).recording():
@@ -108,7 +113,22 @@ class _Mode(Scope):
         return next((s for s in reversed(settings) if s.owner is self), None)
 
     def _open(self, opened: _Setting) -> None:
-        _add(opened, _modes.get())
+        settings = _modes.get()
+        opened.outside, opened.before = len(settings), current()
+        _add(opened, settings)
+        opened.after = current()
+
+    def _close_latest(self, found: list[Any]) -> None:
+        settings = _modes.get()
+        opened = settings[-1] if settings and not found else None
+        is_usual = opened is not None and opened.owner is self and len(settings) == opened.outside + 1
+        if opened is None or not is_usual or opened.after is not current():
+            Scope._close_latest(self, found)
+            return
+        found.append(opened)  # of what was outside nothing has changed
+        if opened.before is not opened.after:
+            activate_again(opened.before)
+        _modes.set(settings[:-1])
 
     def _close(self, opened: _Setting) -> None:
         settings = _modes.get()
@@ -386,6 +406,8 @@ class set_grad_enabled(_Mode):  # noqa: N801  # torch's spelling
             self._undo_call()
         else:
             super()._close(opened)
+
+    __exit__ = ExitMethod(_undo_call)
 
     def __call__(self, function: F) -> F:
         complete(self._undo_call)
