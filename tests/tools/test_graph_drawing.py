@@ -36,7 +36,7 @@ def test_ops_shapes_bytes_and_edges():
     assert found[by_text["w"]] == r"w\n(3, 2) float64"
     assert found[by_text["matmul"]] == r"matmul\n(4, 2) float64\nkeeps 96 B"
     assert found[by_text["add"]] == r"add\n(4, 2) float64"
-    assert found[by_text["tanh"]] == r"tanh\n(4, 2) float64\nkeeps 64 B"
+    assert found[by_text["tanh"]] == r"tanh\n(4, 2) float64\nkeeps 128 B"
     arrows = {(found[a].split(r"\n")[0], found[b].split(r"\n")[0]) for a, b in edges(dot)}
     assert arrows == {("w", "matmul"), ("matmul", "add"), ("b", "add"), ("add", "tanh")}
 
