@@ -446,11 +446,9 @@ def _cosine_of(x: Any, y: Any, length: Any) -> Any:
         return _cosine(x, y)
     infinite = np.isinf(length)
     if libraries.may_hold(infinite):
-        limit = np.where(np.isinf(x), np.sign(x), 0.0) * np.where(np.isinf(y), math.sqrt(0.5), 1.0)
-        x, length = (
-            np.where(infinite, limit, x).astype(length.dtype),
-            np.where(infinite, 1.0, length).astype(length.dtype),
-        )
+        x, y = (libraries.namespace(length).asarray(t, length.dtype) for t in (x, y))
+        limit = where_kernel(np.sign(x), 0.0, np.isinf(x)) * where_kernel(math.sqrt(0.5), 1.0, np.isinf(y))
+        x, length = where_kernel(limit, x, infinite), where_kernel(1.0, length, infinite)
     return _divide_or_zero(x, length)
 
 
