@@ -5,12 +5,12 @@ from __future__ import annotations
 import builtins
 import math
 from collections.abc import Callable
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from gradmgr._arrays import blocks, libraries
+from gradmgr._arrays.atomic import call_quietly
 from gradmgr._engine.broadcast import is_complex
 from gradmgr._engine.custom import custom
 from gradmgr._engine.elementwise import conj
@@ -133,34 +133,39 @@ def _var_kernel(x: Any, axes: Axes, correction: Any, keepdims: Any) -> Any:
 
 
 # The least total of powers to which those that vanished, of up to a million elements, add less than rounding.
-_LEAST = MappingProxyType({"f": 2.0**-106, "d": 2.0**-1002})
+_LEAST_SINGLE, _LEAST_DOUBLE = 2.0**-106, 2.0**-1002
 
 
-def squares_of(x: Any) -> Any:
-    """Return the squares of the absolute values of plain numbers."""
-    return (x * x.conj()).real if x.dtype.kind == "c" else x * x
+def sum_of_squares(x: Any, axes: Axes, keepdims: bool) -> Any:
+    """Return the sum of the squared absolute values of plain numbers."""
+    if x.dtype.kind == "c":
+        return libraries.sum_over((x * x.conj()).real, axes, keepdims)
+    return libraries.sum_over(x * x, axes, keepdims)
 
 
-def root_of_powers(total_of: Callable[[Any], Any], root: Callable[[Any], Any], x: Any, axes: Axes) -> Any:
-    """Return root(total_of(x)), where powers of real or complex x that are summed over axes overflow and vanish, too.
+def is_in_range(total: Any) -> bool:
+    """Return True if no sum of powers, of plain numbers, has overflowed or lost some that vanished."""
+    if total.__class__ is np.float64:  # the common case, in a third of the time
+        return _LEAST_DOUBLE < total < math.inf  # type: ignore[no-any-return]  # of a number of NumPy's
+    least = _LEAST_SINGLE if total.dtype.char == "f" else _LEAST_DOUBLE
+    if total.size <= 1:
+        return not total.size or least < total.item() < math.inf
+    # The positions take half the time of the numbers themselves. That of a NaN is both.
+    return least < total.item(total.argmin()) and total.item(total.argmax()) < math.inf  # type: ignore[no-any-return]
 
-    There x is divided by its largest element first, and the root multiplied by it. On a GPU, and under vmap, that is
-    so everywhere, as a test would have to wait for the numbers.
+
+def scaled_root(root: Callable[[Any], Any], total_of: Callable[..., Any], x: Any, axes: Axes, *params: Any) -> Any:
+    """Return root(total_of(x, axes, *params)) where powers of x that are summed over axes may overflow, or vanish.
+
+    x is divided by its largest element first, and the root multiplied by it. That takes several times as long. On a
+    GPU, and under vmap, it is always done, as a test would have to wait for the numbers.
     """
-    if x.__class__ is np.ndarray or not x.size:
-        with np.errstate(over="ignore"):
-            total = total_of(x)
-        least = _LEAST.get(total.dtype.char, 0.0)
-        if total.size == 1:
-            fits = least < total.item() < math.inf
-        else:
-            fits = bool(((total > least) & (total < math.inf)).all())
-        if fits or not x.size:
-            return root(total)
+    if not x.size:
+        return root(total_of(x, axes, *params))
     largest = abs(x).max(axis=axes, keepdims=True)
     usual = (largest > 0) & (largest < math.inf)
     scale = libraries.namespace(x).where(usual, largest, largest.dtype.type(1))
-    made = root(total_of(x / scale))
+    made = root(total_of(x / scale, axes, *params))
     return made * (scale if made.shape == scale.shape else scale.reshape(made.shape))
 
 
@@ -172,16 +177,15 @@ def _std_kernel(x: Any, axes: Axes, correction: Any, keepdims: Any) -> Any:
 def _std_of_array(x: Any, axes: Axes, correction: Any, keepdims: Any) -> Any:
     if x.dtype.itemsize == 2:
         return _std_kernel(x.astype(np.float32), axes, correction, keepdims).astype(x.dtype)
+    if x.__class__ is np.ndarray:
+        square = call_quietly(_var_kernel, x, axes, correction, keepdims)
+        if is_in_range(square):
+            return np.sqrt(square)
     count = count_along(x.shape, axes)
     if not (x.size and x.ndim and count > correction):
         return np.std(x, axis=axes, ddof=correction, keepdims=keepdims)
     centred, count = x - libraries.sum_over(x, axes, True) / count, count - correction
-    return root_of_powers(
-        lambda x: libraries.sum_over(squares_of(x), axes, keepdims),
-        lambda total: np.sqrt(total / count),
-        centred,
-        axes,
-    )
+    return scaled_root(lambda total: np.sqrt(total / count), sum_of_squares, centred, axes, keepdims)
 
 
 _std_as_one = libraries.captured_as_one()(_std_of_array)
@@ -406,6 +410,10 @@ def _dispersion(op: Any, name: str, finish: Any) -> Any:
         mean: Any = None,
         correction: Any = None,
     ) -> Any:
+        if where is True and dtype is out is mean is correction is None and ddof.__class__ is int:
+            axes = axes_of_floats(a, axis)
+            if axes is not None:
+                return op(a, axes, ddof, bool(keepdims))
         if is_plain(a, out, where, mean, ddof, correction):
             given: Any = {"out": out, "ddof": ddof, "correction": correction, "mean": mean}
             return reduce_plain(name, a, axis, dtype=dtype, keepdims=keepdims, where=where, **given)
