@@ -109,10 +109,10 @@ def add_in_order(buffer: Any, index: Index, g: Any) -> None:
 
 @libraries.writes_first
 def _add_much(buffer: Any, index: Index, g: Any) -> None:
-    found = _rows_to_add(buffer, index, g)
-    summed = None if found is None else sum_first(*found[1:])
-    if found is not None and summed is not None:
-        table, (places, total) = found[0], summed
+    table, rows, values = _rows_to_add(buffer, index, g)
+    summed = None if rows is None else sum_first(rows, values)
+    if summed is not None:
+        places, total = summed
         table[places] += total
     elif libraries.is_half(buffer.dtype):
         wide = buffer.astype(libraries.F4)
@@ -122,17 +122,17 @@ def _add_much(buffer: Any, index: Index, g: Any) -> None:
         _add_in_order(buffer, index, g)
 
 
-def _rows_to_add(buffer: Any, index: Index, g: Any) -> tuple[Any, Any, Any] | None:
-    """Return a view of a buffer, and the rows of it to which the rows of g are to be added; None if it is not known."""
+def _rows_to_add(buffer: Any, index: Index, g: Any) -> tuple[Any, Any, Any]:
+    """Return a view of a buffer, the rows of it that are added to, None if not known, and g as what they receive."""
     if not buffer.__class__ is g.__class__ is np.ndarray:
-        return None
+        return buffer, None, g
     rows = _indices_of_rows(index)
     if rows is not None:
         places = rows.reshape(-1).astype(np.intp)
         places[places < 0] += len(buffer)
         return buffer, places, g.reshape((len(places), *buffer.shape[1:]))
     places = _places(buffer, index, g)
-    return None if places is None else (buffer.reshape(-1), places.reshape(-1), g.reshape(-1))
+    return (buffer, None, g) if places is None else (buffer.reshape(-1), places.reshape(-1), g.reshape(-1))
 
 
 def _add_in_order(buffer: Any, index: Index, g: Any) -> None:
