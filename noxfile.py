@@ -29,7 +29,7 @@ MATRIX = [("3.11", "oldest"), *((python, "newest") for python in ("3.11", "3.12"
 @nox.session(default=False)
 @nox.parametrize("python,numpy", MATRIX)
 def tests(session: nox.Session, numpy: str) -> None:
-    """Run the tests; arguments after -- go to pytest in place of the whole suite."""
+    """Run the tests with gradmgr-native (`.ci/run`: without); arguments after -- go to pytest in place of the suite."""
     session.install("-e", ".[test]", "./native", *NUMPY[numpy])
     session.run("python", "-m", "pytest", "-n", "auto", *session.posargs)
 

@@ -6,7 +6,7 @@ import gc
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from types import ModuleType
 from typing import Any
@@ -25,6 +25,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background of
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 import guard
+import machine
 from helpers import assert_no_recorder
 
 import gradmgr
@@ -81,6 +82,27 @@ def pytest_runtest_setup() -> None:
 
 
 _tests_begun = [0]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip the tests marked native where gradmgr-native is not installed, or does not work."""
+    marked = [item for item in items if item.get_closest_marker("native") is not None]
+    if marked and machine.MACHINE is None:
+        for item in marked:
+            item.add_marker(pytest.mark.skip(reason=machine.WHY_NOT))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Fail a test that is skipped for lack of gradmgr-native and not marked so: `-m native` would leave it out."""
+    report = yield
+    reason = report.longrepr[2] if report.skipped and isinstance(report.longrepr, tuple) else ""
+    if "gradmgr-native" in reason and item.get_closest_marker("native") is None:
+        report.outcome = "failed"
+        report.longrepr = (
+            f"a test that needs gradmgr-native is to be marked by `needs_machine`; this one is not: {reason}"
+        )
+    return report
 
 
 @pytest.fixture(autouse=True)

@@ -12,7 +12,8 @@ from gradmgr._arrays.native import found
 from gradmgr._replay.native_test import check_machine
 
 MACHINE = found.get(check_machine)
-needs_machine = pytest.mark.skipif(MACHINE is None, reason=f"needs the machine of native replays: {found.reason}")
+WHY_NOT = f"needs the machine of native replays: {found.reason}"
+needs_machine = pytest.mark.native  # by which `conftest.py` skips it
 
 
 def in_layouts_of(capture: Capture, arrays: list[Any]) -> list[Any]:

@@ -78,10 +78,10 @@ class _Variants:
 
     def changed(self) -> str | None:
         """Return which name stands for something else than in the call captured or replayed last; None if none does."""
-        latest = [max(self.programs, key=lambda each: each.used)] if self.programs else []
-        calls: list[CapturedCall | Program] = [*self.waiting[-1:], *latest]
-        found = [each.environment.changed_at() for each in calls]
-        return next(filter(None, found), None)
+        environments = [call.environment for call in self.waiting[-1:]]
+        if self.programs:
+            environments.append(max(self.programs, key=lambda each: each.used).environment)
+        return next(filter(None, [each.changed_at() for each in environments]), None)
 
 
 def _fits_any(variants: _Variants, leaves: Sequence[Any]) -> bool:

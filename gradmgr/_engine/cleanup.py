@@ -125,7 +125,9 @@ class ExitMethod(property):
 
     if TYPE_CHECKING:
 
-        def __get__(self, scope: Any, kind: type | None = None, /) -> Callable[..., None]: ...
+        def __get__(  # type: ignore[override]  # of an object, as only `contextlib.ExitStack` asks the class
+            self, scope: Any, kind: type | None = None, /
+        ) -> Callable[..., None]: ...
 
 
 def _exit_of(scope: Any) -> Callable[..., Any]:

@@ -51,6 +51,7 @@ from compiled_programs import (
 )
 from compiled_training import Training, logged
 from helpers import each_case, host
+from machine import needs_machine
 from mpi import ranks
 from samples import SAMPLES, Sample, flat
 
@@ -64,6 +65,7 @@ from gradmgr.profiler import profile
 compile = functools.partial(gradmgr.compile, exact=True)  # bits are compared; test_fused.py is on the other level
 
 MODULES_OF_PROGRAMS = compiled_training, compiled_functions  # each enters its own into PROGRAMS
+LEVELS = (pytest.param(False, id="plain"), pytest.param(None, id="native", marks=needs_machine))
 
 
 @contextlib.contextmanager
@@ -255,7 +257,7 @@ def test_explain_tells_variants_keys_nodes_memory_and_times() -> None:
         assert word in text.lower()
 
 
-@pytest.mark.parametrize("native", [False, None])
+@pytest.mark.parametrize("native", LEVELS)
 def test_times_makes_a_call_and_tells_how_long_each_line_took(native: bool | None) -> None:
     t, other = Training("MLP", "SGD"), Training("MLP", "SGD")
     step = compile(t.step, native=native)
@@ -2043,7 +2045,7 @@ def _computes_after_an_effect() -> Callable[..., Any]:
     return step
 
 
-@pytest.mark.parametrize("native", [False, None], ids=["plain", "native"])
+@pytest.mark.parametrize("native", LEVELS)
 @pytest.mark.parametrize("make", [_pure, _trains, _draws, _computes_after_an_effect])
 def test_a_program_with_one_call_changed_is_found_and_not_used(
     make: Callable[[], Callable[..., Any]], native: bool | None, monkeypatch: pytest.MonkeyPatch
@@ -2068,7 +2070,7 @@ def test_a_program_with_one_call_changed_is_found_and_not_used(
 # ---------------------------------------------------------------- what a program holds
 
 
-@pytest.mark.parametrize("native", [False, None], ids=["plain", "native"])
+@pytest.mark.parametrize("native", LEVELS)
 def test_ten_thousand_replays_leave_nothing(native: bool | None) -> None:
     step, x = compile(_trains(), native=native), tensor([1.0, 2.0, 3.0])
     for _ in range(200):
@@ -2122,7 +2124,7 @@ def test_thresholds_of_the_garbage_collector_are_put_back() -> None:
         gc.set_threshold(*before)
 
 
-@pytest.mark.parametrize("native", [False, None], ids=["plain", "native"])
+@pytest.mark.parametrize("native", LEVELS)
 def test_a_program_does_not_hold_the_calls_that_it_was_made_of(native: bool | None) -> None:
     def count() -> int:
         gc.collect()

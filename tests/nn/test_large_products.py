@@ -7,11 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from machine import needs_machine
 
 import gradmgr
 import gradmgr.numpy as gnp
 from gradmgr import GradManager, nn, tensor
 from gradmgr._arrays import large_products
+
+pytestmark = needs_machine
 
 RNG = np.random.default_rng(0)
 ROWS, INTO, OUT = 64, 320, 256  # more multiplications than from which on oneDNN computes
@@ -26,7 +29,7 @@ def computed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
     """The shapes of the products that oneDNN computes, whatever the number of BLAS's threads."""
     multiplier = large_products.found.get()
     if multiplier is None:
-        pytest.skip("oneDNN or gradmgr-native is not installed, or the processor is not known")
+        pytest.skip("oneDNN is not installed, or the processor is not known")
     shapes: list[tuple[int, ...]] = []
 
     class Noting(large_products._Multiplier):

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from machine import needs_machine
 
 from gradmgr import GradManager, Tensor, errors, get_num_threads, gradcheck, no_grad, set_num_threads, tensor
 from gradmgr._arrays import native_kernels
@@ -307,6 +308,7 @@ def test_what_is_kept(function, statistics, monkeypatch):
     assert y.shape == x.shape
 
 
+@needs_machine
 def test_what_is_kept_where_kernels_compute():
     """The input, and of mean and 1/std one number for each statistic."""
     if native_kernels.kernels.get("norm_rows", np.dtype(float)) is None:

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from helpers import normal
+from machine import needs_machine
 
 import gradmgr
 from gradmgr import GradManager, errors, nn, tensor
@@ -149,7 +150,7 @@ LAYERS = {
 
 
 @needs_library
-@pytest.mark.skipif(not onednn._keeps_channels_last(), reason="gradmgr-native is not installed")
+@needs_machine
 @pytest.mark.parametrize("side", [6, 40])
 @pytest.mark.parametrize("layer", LAYERS)
 def test_channels_stay_last_from_one_convolution_to_the_next(monkeypatch, library, layer, side):
@@ -179,7 +180,7 @@ def test_channels_stay_last_from_one_convolution_to_the_next(monkeypatch, librar
 
 
 @needs_library
-@pytest.mark.parametrize("native", [True, False])
+@pytest.mark.parametrize("native", [False, pytest.param(True, marks=needs_machine)])
 def test_a_compiled_step_has_the_bits_of_an_eager_one(library, native):
     """With the channels last in memory, from the first convolution to the last."""
     w, v, u = (tensor(normal_float32(*shape, seed=k)) for k, shape in enumerate([(16, 3, 3, 3), (8, 16, 3, 3), (8,)]))

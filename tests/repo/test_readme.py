@@ -94,12 +94,24 @@ def test_the_readme_is_read_in_two_minutes():
     assert len(README.splitlines()) <= 150
 
 
-def test_set_up_is_two_commands_and_ci_runs_the_same():
+def test_set_up_is_two_commands_and_ci_runs_those_of_this_page():
     set_up = "python3 -m venv .venv && . .venv/bin/activate", 'pip install -e ".[dev]"'
     assert commands() == [*set_up, "python examples/digits.py", "python -m pytest -n auto"]
-    ci = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
-    assert '-e ".[dev]"' in ci
-    assert "python -m pytest -n auto" in ci
+    before, reads, after = re.split(r'^eval "\$\((.+)\)"$', page(".ci/run"), flags=re.MULTILINE)
+    done = subprocess.run(["bash", "-c", reads], cwd=ROOT, capture_output=True, text=True, check=True)  # noqa: S603, S607  # our own text
+    assert done.stdout.splitlines() == commands()
+    assert "install" not in before.replace("do not install", "")  # what they need comes by them alone
+    assert {"ruff check", "ruff format --check", "mypy"} <= set(after.splitlines())
+
+
+def test_what_a_run_of_the_tests_leaves_out_is_said():
+    markers = tomllib.loads(page("pyproject.toml"))["tool"]["pytest"]["ini_options"]["markers"]
+    _, _, said = README.partition("Run the tests")
+    said = said.partition("## ")[0]
+    for name in {marker.partition(":")[0] for marker in markers} - {"gpu"}:
+        assert f"`-m {name}`" in said
+    for needed in ("CuPy", "PyTorch", "JAX", "./native", ".[bench]"):
+        assert needed in said
 
 
 def test_extras_and_files_that_are_named_exist():
