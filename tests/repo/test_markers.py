@@ -38,6 +38,8 @@ def test_a_test_that_is_skipped_for_lack_of_the_package_fails_unless_it_is_marke
     done = subprocess.run(  # noqa: S603  # our own text
         [sys.executable, "-c", start, *arguments], cwd=ROOT / "tests", capture_output=True, text=True, check=False
     )
-    found = {line.split("::")[1].split(" ")[0] for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))}
+    found = {
+        line.split("::")[1].split(" ")[0] for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))
+    }
     assert found == {"test_not_marked", "test_not_marked_either"}, done.stdout
     assert "2 skipped" in done.stdout
