@@ -6,7 +6,6 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from gradmgr import errors
 from gradmgr._arrays.capture import Capture
 from gradmgr._arrays.captured_calls import CaptureError, Slot
 from gradmgr._arrays.native import Machine, found
