@@ -79,7 +79,7 @@ class Program:
         elif kind == 1:
             b[0] = fitted(other, b.shape[1:], 1)
         elif kind == 2:
-            piece = b[::-1]
+            piece = b[::-1].copy()
             piece *= self.dtype(0.5)
             b += piece
         else:

@@ -105,7 +105,7 @@ def check_kept(x: Tensor, asked: str, instead: str = "assign the result, as in {
     view, is_whole = x._view_of, True
     while view:
         whole = view[0]()
-        if whole is not None:
+        if whole is not None and x.size:
             item = f"u[{_text_of(view[2])}]" if is_whole and view[2] is not None else "u[index]"
             instead = instead.format(item=item)
             raise errors.LostWriteError(

@@ -1236,8 +1236,9 @@ def _write_to_the_leaf(gm: GradManager, w: Tensor, x: Any) -> Any:
 
 def _write_to_intermediates(gm: GradManager, w: Tensor, x: Any) -> Any:
     h = w * x
-    part = h[1:]
+    part = h[1:].copy()
     part *= 2
+    h[1:] += part
     h[0] = w[1] * x[2]
     gm.backward(gnp.sum(h * h))
     return h

@@ -6,6 +6,7 @@ A variable is a Cell; two slots may hold the same Cell, as two names may hold th
 """
 
 import contextlib
+import operator
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 
 import gradmgr
 import gradmgr.numpy as gnp
-from gradmgr import GradManager, Tensor, no_grad, tensor
+from gradmgr import GradManager, Tensor, errors, no_grad, tensor
 from gradmgr._engine.entry import VJPS
 
 SHAPES = [(), (3,), (2, 3), (2, 1), (1, 3), (3, 3), (2, 1, 3), (1,)]
@@ -32,6 +33,15 @@ class Cell:
 
     def write(self, n):
         self.n = n
+
+    def change(self, operate, value):
+        """Let an operator change the Tensor in place, unless it is a number, of which it makes another one."""
+        kept = self.t
+        self.t = operate(self.t, value)
+        assert kept is self.t or not kept.ndim
+
+    def scale(self, factor):
+        self.change(operator.imul, factor)
 
 
 class Program:
@@ -102,10 +112,18 @@ class Program:
     def written(self, cell, n):
         cell.write(n)
         if np.abs(n.value).max() > LARGEST:
-            kept = cell.t
-            cell.t *= 0.125
-            assert kept is cell.t
+            cell.scale(0.125)
             cell.write(n * 0.125)
+
+    def write(self, cell, change, n):
+        """Change a cell's Tensor in place; a view of one in use cannot be written to, so then a copy of it."""
+        try:
+            change(cell)
+        except errors.LostWriteError:
+            cell = Cell(cell.t.clone(), cell.n)
+            self.cells.append(cell)
+            change(cell)
+        self.written(cell, n)
 
     def check_values(self):
         for cell in self.cells:
@@ -189,62 +207,50 @@ def do_set(p):
     if value is None:
         numbers = p.rng.uniform(-1, 1, place)
         value = Cell(numbers, reference.node(numbers))
-    cell.t[index] = value.t
-    p.written(cell, reference.put(cell.n, index, value.n))
+    p.write(cell, lambda c: c.t.__setitem__(index, value.t), reference.put(cell.n, index, value.n))
 
 
 def do_fill(p):
     cell = p.pick()
-    cell.t[...] = 0.5
-    p.written(cell, reference.put(cell.n, ..., reference.node(0.5)))
+    p.write(cell, lambda c: c.t.__setitem__(..., 0.5), reference.put(cell.n, ..., reference.node(0.5)))
 
 
 def do_iadd(p):
     cell, other = p.pair(broadcasts_into)
     if other is not None:
-        kept = cell.t
-        cell.t += other.t
-        assert kept is cell.t
-        p.written(cell, cell.n + other.n)
+        p.write(cell, lambda c: c.change(operator.iadd, other.t), cell.n + other.n)
 
 
 def do_imul(p):
     cell, other = p.pair(broadcasts_into)
     if other is not None:
-        kept = cell.t
-        cell.t *= other.t
-        assert kept is cell.t
-        p.written(cell, cell.n * other.n)
+        p.write(cell, lambda c: c.change(operator.imul, other.t), cell.n * other.n)
 
 
 def do_isub_number(p):
     cell = p.pick()
-    cell.t -= 0.25
-    p.written(cell, cell.n - 0.25)
+    p.write(cell, lambda c: c.change(operator.isub, 0.25), cell.n - 0.25)
 
 
 def do_itruediv_array(p):
     cell = p.pick()
     by = p.rng.uniform(1, 2, cell.n.shape)
-    cell.t /= by
-    p.written(cell, cell.n / reference.node(by))
+    p.write(cell, lambda c: c.change(operator.itruediv, by), cell.n / reference.node(by))
 
 
 def do_sin_out(p):
     cell, other = p.pair(lambda one, two: one == two)
-    gnp.sin(cell.t, out=other.t)
-    p.written(other, reference.sin(cell.n))
+    p.write(other, lambda c: gnp.sin(cell.t, out=c.t), reference.sin(cell.n))
 
 
 def do_slice_and_write(p):
-    """A view of a variable becomes a variable; then one of the two is written to."""
+    """A view of a variable becomes a variable; then that, or a copy of the view, is written to."""
     cell = p.pick()
     index = [..., slice(None, None, -1), slice(0, 1), None][p.rng.integers(4)] if cell.n.ndim else ...
     piece = Cell(cell.t[index], cell.n[index])
     p.cells.append(piece)
     target = piece if p.rng.random() < 0.5 else cell
-    target.t *= 0.5
-    p.written(target, target.n * 0.5)
+    p.write(target, lambda c: c.scale(0.5), target.n * 0.5)
 
 
 def do_alias(p):
@@ -277,8 +283,7 @@ def do_no_grad(p):
 def do_write_under_no_grad(p):
     cell = p.pick()
     with no_grad():
-        cell.t *= 0.5
-    cell.write(reference.node(cell.n.value * 0.5))
+        p.write(cell, lambda c: c.scale(0.5), reference.node(cell.n.value * 0.5))
 
 
 def do_attach(p):
@@ -290,8 +295,7 @@ def do_overwrite_attached(p):
     cells = [cell for leaves in p.leaves for cell in leaves]
     if cells:
         cell = cells[p.rng.integers(len(cells))]
-        cell.t *= 1.5
-        p.written(cell, cell.n * 1.5)
+        p.write(cell, lambda c: c.scale(1.5), cell.n * 1.5)
 
 
 def do_drop(p):
