@@ -1301,7 +1301,7 @@ def branching_on_values(np, a):
         raise ArithmeticError("no finite values")
     total = 0.0
     for row in a:
-        total = total + (row.max() if float(row[0]) > 0 else row.min())
+        total = total + (row.max() if row[0] > 0 else row.min())
     best = np.unravel_index(np.argmax(a), a.shape)
     return total * a[best], np.sum(a > 0) * a.sum()
 
