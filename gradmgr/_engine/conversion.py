@@ -73,7 +73,7 @@ def check_no_array(t: Tensor) -> None:
         return
     if _is_store(sys._getframe(2)):
         raise _assigned(t, "several elements", "t.numpy()")
-    how = "being differentiated" if any(rec.refuses_conversions for rec in recorders) else "tracked by a manager"
+    how = "being differentiated" if any(rec.is_of_transform for rec in recorders) else "tracked by a manager"
     raise errors.TrackedConversionError(
         f"{describe(t)} is {how} and was about to become a plain NumPy array, which would "
         "silently cut its gradient; use functions of gradmgr.numpy or gradmgr.special, or say t.numpy() or "

@@ -14,6 +14,7 @@ is NumPy that says what is a view: an array whose `base` is the other array's, o
 
 from __future__ import annotations
 
+import gc
 import opcode
 from types import FrameType
 from typing import Any
@@ -102,18 +103,28 @@ def check_kept(x: Tensor, asked: str, instead: str = "assign the result, as in {
     Raises:
         LostWriteError: it would.
     """
-    view, is_whole = x._view_of, True
+    if _whole_in_use(x) is None:
+        return
+    gc.collect(1)  # it may be in a cycle that nothing holds, as the variables of a recursive inner function are
+    found = _whole_in_use(x)
+    if found is not None:
+        whole, item = found
+        raise errors.LostWriteError(
+            f"{asked} would write to {describe(x)} that is a view of u, {describe(whole)}. Tensors share no memory, so "
+            f"u, which is still in use, would not change as it does in NumPy: {instead.format(item=item)}; or write to "
+            "a copy, made with .copy()"
+        )
+
+
+def _whole_in_use(x: Tensor) -> tuple[Tensor, str] | None:
+    """Return a tensor in use that this one is a view of, and the text of this one as an item of it; None if none is."""
+    view, is_direct = x._view_of, True
     while view:
         whole = view[0]()
         if whole is not None and x.size:
-            item = f"u[{_text_of(view[2])}]" if is_whole and view[2] is not None else "u[index]"
-            instead = instead.format(item=item)
-            raise errors.LostWriteError(
-                f"{asked} would write to {describe(x)} that is a view of u, {describe(whole)}. Tensors share no "
-                f"memory, so u, which is still in use, would not change as it does in NumPy: {instead}; or write to a "
-                "copy, made with .copy()"
-            )
-        view, is_whole = view[1], False
+            return whole, f"u[{_text_of(view[2])}]" if is_direct and view[2] is not None else "u[index]"
+        view, is_direct = view[1], False
+    return None
 
 
 def _text_of(index: Any) -> str:

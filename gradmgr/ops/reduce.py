@@ -146,7 +146,7 @@ def sum_of_squares(x: Any, axes: Axes, keepdims: bool) -> Any:
 def is_in_range(total: Any) -> bool:
     """Return True if no sum of powers, of plain numbers, has overflowed or lost some that vanished."""
     if total.__class__ is np.float64:  # the common case, in a third of the time
-        return _LEAST_DOUBLE < total < math.inf  # type: ignore[no-any-return]  # of a number of NumPy's
+        return bool(_LEAST_DOUBLE < total < math.inf)
     least = _LEAST_SINGLE if total.dtype.char == "f" else _LEAST_DOUBLE
     if total.size <= 1:
         return not total.size or least < total.item() < math.inf

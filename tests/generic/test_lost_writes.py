@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import inspect
 import operator
 import warnings
@@ -461,6 +462,29 @@ def test_a_loop_that_takes_slices_of_slices_keeps_nothing() -> None:
     assert depth == 1
     x += 1  # all that it was made of is gone
     assert x.tolist() == list(np.arange(1001.0, 3001.0))
+
+
+def test_a_whole_that_only_garbage_holds_is_gone() -> None:
+    """The variables of a recursive inner function hold each other until the collector runs."""
+
+    def rows_from(k: int) -> Tensor:
+        u = tensor(MATRIX)
+
+        def rest(n: int) -> Tensor:
+            return u[k:] if n == k else rest(n + 1)
+
+        return rest(0)
+
+    gc.disable()
+    try:
+        v = rows_from(1)
+        v += 1
+        v[0] = 0
+    finally:
+        gc.enable()
+    expected = MATRIX[1:] + 1
+    expected[0] = 0
+    np.testing.assert_array_equal(v.numpy(), expected)
 
 
 def test_other_writes_to_a_view_of_a_tensor_raise() -> None:
