@@ -35,13 +35,13 @@ FOR_EACH_PROCESSOR static void OF_TYPE(move_inside)(REAL *RESTRICT places, REAL 
             const REAL odd = times - 2 * FLOOR(times * (REAL)0.5), direction = 1 - 2 * odd, whole = times * span;
             const REAL start = odd == 0 ? low - whole : low + span + whole;
             const REAL place = distance * direction + start, sign = way > 0 ? direction : way < 0 ? -direction : 0;
-            slopes[k] = place >= 0 && place <= last ? sign : 0;
+            slopes[k] = place > 0 && place < last ? sign : 0;
             places[k] = place < 0 ? 0 : place > last ? last : place;
         }
     else if (padding == BORDER)
         for (word k = 0; k < count; k++) {
             const REAL place = places[k];
-            slopes[k] = place >= 0 && place <= last ? (REAL)1 : 0;
+            slopes[k] = place > 0 && place < last ? (REAL)1 : 0;
             places[k] = place < 0 ? 0 : place > last ? last : place;
         }
     else

@@ -238,13 +238,13 @@ class _Sampling(NamedTuple):
         return np.clip(place, 0, n - 1)
 
     def _slope(self, place: Any, n: int) -> Any:
-        """Return the derivative of the position within, as of `clip` and `abs`: 1 at a bound, and 0 where it turns."""
+        """Return the derivative of the position within: 0 at both ends, where the number beyond is that at the end."""
         if self.padding_mode == "zeros":
             return np.ones_like(place)
         sign = np.ones_like(place)
         if self.padding_mode == "reflection":
             place, sign = _reflected(place, *self._bounds(n))
-        return np.where((place >= 0) & (place <= n - 1), sign, np.zeros_like(sign))
+        return np.where((place > 0) & (place < n - 1), sign, np.zeros_like(sign))
 
 
 def _flat(a: Any, lead: int) -> Any:
