@@ -12,7 +12,15 @@ import gradmgr.numpy as gnp
 from gradmgr import special
 from gradmgr._arrays.drawing import drawn, noise
 from gradmgr._engine.tensor import raw
-from gradmgr.distributions._distribution import Distribution, Shape, full_like_shape
+from gradmgr.distributions._distribution import (
+    Distribution,
+    Shape,
+    by_parts,
+    drawn_positive,
+    drawn_share,
+    full_like_shape,
+    numbers_of,
+)
 from gradmgr.distributions.constraints import nonnegative, positive, real, unit_interval
 from gradmgr.ops.incomplete_gamma import reparameterized_log_gamma
 
@@ -53,12 +61,18 @@ class LocationScale(Distribution):
     arg_constraints = MappingProxyType({"loc": real, "scale": positive})
     _support = real
     _kind_of_noise: ClassVar[str]
+    # (value - loc) / scale from which on the cdf is 0 or 1 in every dtype, and its derivatives are 0.
+    _reach: ClassVar[tuple[float, float]]
 
     def __init__(self, loc: Any, scale: Any, validate_args: bool = True) -> None:
         super().__init__(validate_args, loc=loc, scale=scale)
 
     def _draw(self, rng: np.random.Generator, shape: Shape, loc: Any, scale: Any) -> Any:
         return loc + scale * noise(self._kind_of_noise, rng, shape, raw(loc))
+
+    def _ends(self, value: Any, loc: Any, scale: Any) -> tuple[Any, Any, Any]:
+        z = (value - loc) / scale
+        return z <= self._reach[0], z >= self._reach[1], loc
 
     @property
     def mean(self) -> Any:
@@ -91,6 +105,7 @@ class Normal(LocationScale):
     """
 
     _kind_of_noise = "standard_normal"
+    _reach = -40.0, 40.0
 
     def _log_prob(self, value: Any, loc: Any, scale: Any) -> Any:
         z = (value - loc) / scale
@@ -107,9 +122,7 @@ class Normal(LocationScale):
         scale = self._values()[1]
         return self._spread(scale * scale)
 
-    def cdf(self, value: Any) -> Any:
-        """Return the probability of values up to this one."""
-        loc, scale, value = self._values(value)
+    def _cdf(self, value: Any, loc: Any, scale: Any) -> Any:
         return special.ndtr((value - loc) / scale)
 
     def icdf(self, q: Any) -> Any:
@@ -147,7 +160,7 @@ class Gamma(Distribution):
         super().__init__(validate_args, concentration=concentration, rate=rate)
 
     def _draw(self, rng: np.random.Generator, shape: Shape, concentration: Any, rate: Any) -> Any:
-        return gnp.exp(log_gamma_variate(rng, shape, concentration)) / rate
+        return drawn_positive(gnp.exp(log_gamma_variate(rng, shape, concentration)) / rate)
 
     def _log_prob(self, value: Any, concentration: Any, rate: Any) -> Any:
         constant = concentration * gnp.log(rate) - special.gammaln(concentration)
@@ -170,10 +183,19 @@ class Gamma(Distribution):
         a, rate = self._values()
         return self._spread(a / (rate * rate))
 
-    def cdf(self, value: Any) -> Any:
-        """Return the probability of values up to this one."""
-        a, rate, value = self._values(value)
-        return special.gammainc(a, gnp.maximum(rate * value, 0))
+    def _ends(self, value: Any, a: Any, rate: Any) -> tuple[Any, Any, Any]:
+        return value < 0, rate * value > 1e4 * (1 + a), a / rate
+
+    def _cdf(self, value: Any, a: Any, rate: Any) -> Any:
+        plain_a, plain_rate = raw(a), raw(rate)
+        return by_parts(
+            # The density is infinite there, and the derivative by the rate 0, not 0 times that.
+            (raw(value) == 0) & (plain_a < 1),
+            lambda x: special.gammainc(plain_a, plain_rate * x),
+            lambda x: special.gammainc(a, rate * x),
+            value,
+            (plain_a / plain_rate,) * 2,
+        )
 
     def icdf(self, q: Any) -> Any:
         """Return the value whose cdf is q."""
@@ -184,8 +206,7 @@ class Gamma(Distribution):
 class Beta(Distribution):
     """The beta distribution, with arguments as torch.distributions.Beta.
 
-    `rsample` is made of two gamma variates (see `Gamma`), by their logarithms, so that it is neither 0 nor 1 before
-    the numbers of the dtype end.
+    `rsample` is made of two gamma variates (see `Gamma`), by their logarithms.
 
     Args:
         concentration1: alpha, greater than 0.
@@ -210,7 +231,7 @@ class Beta(Distribution):
         super().__init__(validate_args, concentration1=concentration1, concentration0=concentration0)
 
     def _draw(self, rng: np.random.Generator, shape: Shape, a: Any, b: Any) -> Any:
-        return special.expit(log_gamma_variate(rng, shape, a) - log_gamma_variate(rng, shape, b))
+        return drawn_share(special.expit(log_gamma_variate(rng, shape, a) - log_gamma_variate(rng, shape, b)))
 
     def _log_prob(self, value: Any, a: Any, b: Any) -> Any:
         return special.xlogy(a - 1, value) + special.xlog1py(b - 1, -value) - special.betaln(a, b)
@@ -236,10 +257,11 @@ class Beta(Distribution):
         total = a + b
         return self._spread(a * b / (total * total * (total + 1)))
 
-    def cdf(self, value: Any) -> Any:
-        """Return the probability of values up to this one."""
-        a, b, value = self._values(value)
-        return special.betainc(a, b, gnp.clip(value, 0, 1))
+    def _ends(self, value: Any, a: Any, b: Any) -> tuple[Any, Any, Any]:
+        return value < 0, value > 1, 0.5
+
+    def _cdf(self, value: Any, a: Any, b: Any) -> Any:
+        return special.betainc(a, b, value)
 
     def icdf(self, q: Any) -> Any:
         """Return the value whose cdf is q."""
@@ -282,7 +304,14 @@ class StudentT(Distribution):
         z = (value - loc) / scale
         # Not a difference of two logarithms of gamma, which is off by 0.02 for df = 1e5 in float32.
         constant = -special.betaln(df / 2, df.dtype.type(0.5)) - gnp.log(df) / 2 - gnp.log(scale)
-        return constant - (df + 1) / 2 * gnp.log1p(z * z / df)
+        log_ratio = by_parts(
+            abs(raw(z)) > _far(df),
+            lambda z: 2 * gnp.log(gnp.abs(z)) - gnp.log(df),
+            lambda z: gnp.log1p(z * z / df),
+            z,
+            (1.0, 0.0),
+        )
+        return constant - (df + 1) / 2 * log_ratio
 
     def entropy(self) -> Any:
         """Return (df + 1)/2 (digamma((df + 1)/2) - digamma(df/2)) + log(sqrt(df) B(df/2, 1/2) scale)."""
@@ -308,16 +337,25 @@ class StudentT(Distribution):
         infinite = gnp.where(raw(df) > 1, df.dtype.type(np.inf), df.dtype.type(np.nan))
         return self._spread(gnp.where(has_variance, finite, infinite))
 
-    def cdf(self, value: Any) -> Any:
-        """Return the probability of values up to this one."""
-        df, loc, scale, value = self._values(value)
+    def _ends(self, value: Any, df: Any, loc: Any, scale: Any) -> tuple[Any, Any, Any]:
         z = (value - loc) / scale
+        return z == -np.inf, z == np.inf, loc
+
+    def _cdf(self, value: Any, df: Any, loc: Any, scale: Any) -> Any:
+        z, half = (value - loc) / scale, df / 2
         is_above = raw(z) > 0
         lower = gnp.where(is_above, -z, z)
-        length = gnp.sqrt(df + lower * lower)
-        # A symmetric beta variable in place of z, (1 + z / length) / 2; so written, small ones are not rounded off.
-        tail = special.betainc(df / 2, df / 2, df / (2 * length * (length - lower)))
-        return gnp.where(is_above, 1 - tail, tail)
+
+        def tail(lower: Any) -> Any:
+            length = gnp.sqrt(df + lower * lower)
+            # A symmetric beta variable in place of z, (1 + z / length) / 2; so written, small ones are not rounded off.
+            return special.betainc(half, half, df / (2 * length * (length - lower)))
+
+        def far_tail(lower: Any) -> Any:  # the first term of its series
+            return gnp.exp(half * (gnp.log(df / 4) - 2 * gnp.log(-lower)) - gnp.log(half) - special.betaln(half, half))
+
+        found = by_parts(raw(lower) < -_far(df), far_tail, tail, lower, (-1.0, 0.0))
+        return gnp.where(is_above, 1 - found, found)
 
     def icdf(self, q: Any) -> Any:
         """Return the value whose cdf is q."""
@@ -326,3 +364,8 @@ class StudentT(Distribution):
         y = special.betaincinv(df / 2, df / 2, gnp.where(is_above, 1 - q, q))
         lower = gnp.sqrt(df) * (y - 0.5) / gnp.sqrt(y * (1 - y))
         return loc + scale * gnp.where(is_above, -lower, lower)
+
+
+def _far(df: Any) -> Any:
+    """Return from where on a variable's square hides df beside it, in plain numbers."""
+    return np.sqrt(raw(df)) / (1 - numbers_of(df.dtype)[1])

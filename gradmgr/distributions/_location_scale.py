@@ -82,10 +82,11 @@ class Uniform(Distribution):
         low, high = self._values()
         return (high - low) ** 2 / 12
 
-    def cdf(self, value: Any) -> Any:
-        """Return the probability of values up to this one."""
-        low, high, value = self._values(value)
-        return gnp.clip((value - low) / (high - low), 0, 1)
+    def _ends(self, value: Any, low: Any, high: Any) -> tuple[Any, Any, Any]:
+        return value < low, value > high, low
+
+    def _cdf(self, value: Any, low: Any, high: Any) -> Any:
+        return (value - low) / (high - low)
 
     def icdf(self, q: Any) -> Any:
         """Return the value whose cdf is q."""
@@ -111,6 +112,7 @@ class Laplace(LocationScale):
     """
 
     _kind_of_noise = "laplace"
+    _reach = -750.0, 750.0
 
     def _log_prob(self, value: Any, loc: Any, scale: Any) -> Any:
         return -gnp.abs(value - loc) / scale - gnp.log(scale) - _LOG_2
@@ -126,9 +128,7 @@ class Laplace(LocationScale):
         scale = self._values()[1]
         return self._spread(2 * scale * scale)
 
-    def cdf(self, value: Any) -> Any:
-        """Return the probability of values up to this one."""
-        loc, scale, value = self._values(value)
+    def _cdf(self, value: Any, loc: Any, scale: Any) -> Any:
         z = (value - loc) / scale
         tail = gnp.exp(-gnp.abs(z)) / 2
         return gnp.where(raw(z) < 0, tail, 1 - tail)
@@ -181,9 +181,10 @@ class Cauchy(LocationScale):
         _, scale = self._values()
         return self._spread(scale * np.inf)
 
-    def cdf(self, value: Any) -> Any:
-        """Return the probability of values up to this one."""
-        loc, scale, value = self._values(value)
+    def _ends(self, value: Any, loc: Any, scale: Any) -> tuple[Any, Any, Any]:
+        return value == -np.inf, value == np.inf, loc
+
+    def _cdf(self, value: Any, loc: Any, scale: Any) -> Any:
         # The angle from the negative axis: not a difference, which would round small probabilities off.
         return gnp.arctan2(scale, loc - value) / math.pi
 
@@ -212,6 +213,8 @@ class Gumbel(LocationScale):
     """
 
     _kind_of_noise = "gumbel"
+    _inner = 0.0  # at -inf there is no density
+    _reach = -7.0, 750.0
 
     def _log_prob(self, value: Any, loc: Any, scale: Any) -> Any:
         z = (value - loc) / scale
@@ -234,9 +237,7 @@ class Gumbel(LocationScale):
         scale = self._values()[1]
         return self._spread(scale * scale * (math.pi**2 / 6))
 
-    def cdf(self, value: Any) -> Any:
-        """Return the probability of values up to this one."""
-        loc, scale, value = self._values(value)
+    def _cdf(self, value: Any, loc: Any, scale: Any) -> Any:
         return gnp.exp(-gnp.exp((loc - value) / scale))
 
     def icdf(self, q: Any) -> Any:
@@ -351,10 +352,11 @@ class HalfNormal(HalfDistribution):
         (scale,) = self._values()
         return scale * scale * (1 - 2 / math.pi)
 
-    def cdf(self, value: Any) -> Any:
-        """Return the probability of values up to this one."""
-        scale, value = self._values(value)
-        return special.erf(gnp.maximum(value, 0) / (scale * math.sqrt(2)))
+    def _ends(self, value: Any, scale: Any) -> tuple[Any, Any, Any]:
+        return value < 0, value / scale > 40, 0.0
+
+    def _cdf(self, value: Any, scale: Any) -> Any:
+        return special.erf(value / (scale * math.sqrt(2)))
 
     def icdf(self, q: Any) -> Any:
         """Return the value whose cdf is q."""
@@ -397,10 +399,11 @@ class HalfCauchy(HalfDistribution):
         """Infinity."""
         return self._values()[0] * np.inf
 
-    def cdf(self, value: Any) -> Any:
-        """Return the probability of values up to this one."""
-        scale, value = self._values(value)
-        return gnp.arctan(gnp.maximum(value, 0) / scale) * (2 / math.pi)
+    def _ends(self, value: Any, scale: Any) -> tuple[Any, Any, Any]:
+        return value < 0, value == np.inf, 0.0
+
+    def _cdf(self, value: Any, scale: Any) -> Any:
+        return gnp.arctan2(value, scale) * (2 / math.pi)
 
     def icdf(self, q: Any) -> Any:
         """Return the value whose cdf is q."""

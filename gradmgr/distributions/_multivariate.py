@@ -13,7 +13,7 @@ from gradmgr import special
 from gradmgr._arrays.batched import is_batched
 from gradmgr._engine.tensor import raw
 from gradmgr.distributions._continuous import log_gamma_variate, standard_normal
-from gradmgr.distributions._distribution import Distribution, Shape, require, shape_of, within
+from gradmgr.distributions._distribution import Distribution, Shape, drawn_share, require, shape_of, within
 from gradmgr.distributions.constraints import (
     Tested,
     finite,
@@ -201,7 +201,7 @@ class Dirichlet(Distribution):
         return shape_of(self._parameters["concentration"])[-1:]
 
     def _draw(self, rng: np.random.Generator, shape: Shape, concentration: Any) -> Any:
-        return special.softmax(log_gamma_variate(rng, shape + self.event_shape, concentration), axis=-1)
+        return drawn_share(special.softmax(log_gamma_variate(rng, shape + self.event_shape, concentration), axis=-1))
 
     def _log_prob(self, value: Any, a: Any) -> Any:
         terms = within(raw(value) >= 0, lambda x: special.xlogy(a - 1, x), value, inner=1.0)

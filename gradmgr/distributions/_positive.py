@@ -12,7 +12,7 @@ from gradmgr import special
 from gradmgr._arrays.drawing import noise
 from gradmgr._engine.tensor import raw
 from gradmgr.distributions._continuous import Gamma, log_gamma_variate
-from gradmgr.distributions._distribution import Distribution, Shape
+from gradmgr.distributions._distribution import Distribution, Shape, by_parts, drawn_positive
 from gradmgr.distributions.constraints import Constraint, greater_than_eq, nonnegative, positive
 
 
@@ -66,10 +66,11 @@ class Exponential(Distribution):
         (rate,) = self._values()
         return 1 / (rate * rate)
 
-    def cdf(self, value: Any) -> Any:
-        """Return the probability of values up to this one."""
-        rate, value = self._values(value)
-        return -gnp.expm1(-rate * gnp.maximum(value, 0))
+    def _ends(self, value: Any, rate: Any) -> tuple[Any, Any, Any]:
+        return value < 0, rate * value > 750, 0.0
+
+    def _cdf(self, value: Any, rate: Any) -> Any:
+        return -gnp.expm1(-rate * value)
 
     def icdf(self, q: Any) -> Any:
         """Return the value whose cdf is q."""
@@ -96,19 +97,18 @@ class Weibull(Distribution):
 
     has_rsample = True
     arg_constraints = MappingProxyType({"scale": positive, "concentration": positive})
-    _support = positive
+    _support = nonnegative
     _inner = 1.0
 
     def __init__(self, scale: Any, concentration: Any, validate_args: bool = True) -> None:
         super().__init__(validate_args, scale=scale, concentration=concentration)
 
     def _draw(self, rng: np.random.Generator, shape: Shape, scale: Any, concentration: Any) -> Any:
-        return scale * standard_exponential(rng, shape, scale) ** (1 / concentration)
+        return drawn_positive(scale * standard_exponential(rng, shape, scale) ** (1 / concentration))
 
     def _log_prob(self, value: Any, scale: Any, concentration: Any) -> Any:
         z = value / scale
-        power = gnp.exp(concentration * gnp.log(z))
-        return gnp.log(concentration / scale) + special.xlogy(concentration - 1, z) - power
+        return gnp.log(concentration / scale) + special.xlogy(concentration - 1, z) - z**concentration
 
     def entropy(self) -> Any:
         """Return c (1 - 1/k) + log(scale / k) + 1, k being the concentration and c Euler's constant."""
@@ -130,12 +130,19 @@ class Weibull(Distribution):
         ratio = gnp.expm1(special.gammaln(1 + 2 / k) - 2 * log_of_mean)
         return (scale * gnp.exp(log_of_mean)) ** 2 * ratio
 
-    def cdf(self, value: Any) -> Any:
-        """Return the probability of values up to this one."""
-        scale, concentration, value = self._values(value)
-        is_low = raw(value) <= 0
-        power = (gnp.where(is_low, scale, value) / scale) ** concentration
-        return gnp.where(is_low, 0, -gnp.expm1(-power))
+    def _ends(self, value: Any, scale: Any, concentration: Any) -> tuple[Any, Any, Any]:
+        return value < 0, (value / scale) ** concentration > 750, scale
+
+    def _cdf(self, value: Any, scale: Any, concentration: Any) -> Any:
+        plain_scale, k = raw(scale), raw(concentration)
+        return by_parts(
+            # The density is infinite there, and the derivatives by the parameters 0, not 0 times that.
+            (raw(value) == 0) & (k < 1),
+            lambda x: -gnp.expm1(-((x / plain_scale) ** k)),
+            lambda x: -gnp.expm1(-((x / scale) ** concentration)),
+            value,
+            (plain_scale,) * 2,
+        )
 
     def icdf(self, q: Any) -> Any:
         """Return the value whose cdf is q."""
@@ -173,7 +180,7 @@ class Pareto(Distribution):
         return greater_than_eq(self._parameters["scale"])
 
     def _draw(self, rng: np.random.Generator, shape: Shape, scale: Any, alpha: Any) -> Any:
-        return scale * gnp.exp(standard_exponential(rng, shape, scale) / alpha)
+        return drawn_positive(scale * gnp.exp(standard_exponential(rng, shape, scale) / alpha))
 
     def _log_prob(self, value: Any, scale: Any, alpha: Any) -> Any:
         return gnp.log(alpha) + alpha * (gnp.log(scale) - gnp.log(value)) - gnp.log(value)
@@ -195,10 +202,11 @@ class Pareto(Distribution):
         scale, alpha = self._values()
         return _above(2, alpha, lambda a: scale * scale * a / ((a - 1) ** 2 * (a - 2)))
 
-    def cdf(self, value: Any) -> Any:
-        """Return the probability of values up to this one."""
-        scale, alpha, value = self._values(value)
-        return -gnp.expm1(alpha * gnp.log(scale / gnp.maximum(value, scale)))
+    def _ends(self, value: Any, scale: Any, alpha: Any) -> tuple[Any, Any, Any]:
+        return value < scale, value == np.inf, scale
+
+    def _cdf(self, value: Any, scale: Any, alpha: Any) -> Any:
+        return -gnp.expm1(alpha * gnp.log(scale / value))
 
     def icdf(self, q: Any) -> Any:
         """Return the value whose cdf is q."""
@@ -232,7 +240,7 @@ class InverseGamma(Distribution):
         super().__init__(validate_args, concentration=concentration, rate=rate)
 
     def _draw(self, rng: np.random.Generator, shape: Shape, concentration: Any, rate: Any) -> Any:
-        return rate * gnp.exp(-log_gamma_variate(rng, shape, concentration))
+        return drawn_positive(rate * gnp.exp(-log_gamma_variate(rng, shape, concentration)))
 
     def _log_prob(self, value: Any, a: Any, rate: Any) -> Any:
         return a * gnp.log(rate) - special.gammaln(a) - (a + 1) * gnp.log(value) - rate / value
@@ -254,11 +262,11 @@ class InverseGamma(Distribution):
         concentration, rate = self._values()
         return _above(2, concentration, lambda a: rate * rate / ((a - 1) ** 2 * (a - 2)))
 
-    def cdf(self, value: Any) -> Any:
-        """Return the probability of values up to this one."""
-        concentration, rate, value = self._values(value)
-        is_low = raw(value) <= 0
-        return gnp.where(is_low, 0, special.gammaincc(concentration, rate / gnp.where(is_low, 1, value)))
+    def _ends(self, value: Any, a: Any, rate: Any) -> tuple[Any, Any, Any]:
+        return (value <= 0) | (rate / value > 1e4 * (1 + a)), value == np.inf, rate / a
+
+    def _cdf(self, value: Any, a: Any, rate: Any) -> Any:
+        return special.gammaincc(a, rate / value)
 
     def icdf(self, q: Any) -> Any:
         """Return the value whose cdf is q."""

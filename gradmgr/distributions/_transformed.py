@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 import gradmgr.numpy as gnp
+from gradmgr import special
 from gradmgr._engine.tensor import Tensor, raw
 from gradmgr.distributions._continuous import Normal
-from gradmgr.distributions._distribution import Distribution, Shape, in_dtype, parameter_of, within
+from gradmgr.distributions._distribution import Distribution, Shape, between_ends, in_dtype, parameter_of, within
 from gradmgr.distributions.constraints import Constraint, independent
 from gradmgr.distributions.transforms import ComposeTransform, ExpTransform, Transform
 
@@ -245,8 +246,11 @@ class LogNormal(TransformedDistribution):
     def cdf(self, value: Any) -> Any:
         """Return the probability of values up to this one."""
         value = parameter_of(value, "value", "LogNormal.cdf")
-        outside = np.less_equal(raw(value), 0)
-        return gnp.where(outside, 0.0, self.base_dist.cdf(gnp.log(gnp.where(outside, 1.0, value))))
+        loc, scale, value = self.base_dist._values(value)
+        with np.errstate(all="ignore"):
+            is_low, is_high, inner = self.base_dist._ends(np.log(np.maximum(raw(value), 0)), raw(loc), raw(scale))
+            inner = np.exp(inner)
+        return between_ends(is_low, is_high, lambda x: special.ndtr((gnp.log(x) - loc) / scale), value, inner)
 
     def icdf(self, q: Any) -> Any:
         """Return the value whose cdf is q."""
