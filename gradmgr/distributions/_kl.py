@@ -117,13 +117,19 @@ def _of_bernoulli(p: Any, q: Any) -> Any:
     if p._has_logits and q._has_logits:
         expit, log_expit, mine, other = special.expit, special.log_expit, p.logits, q.logits
         return sum(expected_log(expit(x), log_expit(x), log_expit(y)) for x, y in ((mine, other), (-mine, -other)))
-    mine, other = p.probs, q.probs
-    return special.rel_entr(mine, other) + special.rel_entr(1 - mine, 1 - other)
+    shares = p._shares()
+    if not p._has_logits and not q._has_logits:
+        return sum(map(special.rel_entr, shares, q._shares()))
+    # Each by its own parameter: what is 0 or 1 of a logit has a finite logarithm.
+    mine, other = (each._log_probability(*shares, each._values()[-1]) for each in (p, q))
+    return mine - other
 
 
 def _of_categorical(p: Any, q: Any) -> Any:
-    if p._has_logits:
+    if p._has_logits and q._has_logits:
         return gnp.sum(expected_log(p.probs, p.logits, q.logits), axis=-1)
+    if p._has_logits or q._has_logits:
+        return -p._entropy_of_one() - q._log_probability(p.probs, *q._values())
     (weights,) = p._values()
     total = gnp.sum(weights, axis=-1)
     return gnp.sum(special.rel_entr(weights, q.probs), axis=-1) / total - gnp.log(total)

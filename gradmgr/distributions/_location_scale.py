@@ -213,11 +213,10 @@ class Gumbel(LocationScale):
     """
 
     _kind_of_noise = "gumbel"
-    _inner = 0.0  # at -inf there is no density
     _reach = -7.0, 750.0
 
     def _log_prob(self, value: Any, loc: Any, scale: Any) -> Any:
-        z = (value - loc) / scale
+        z = gnp.maximum((value - loc) / scale, -800.0)  # at which exp(-z) is infinite; -inf would give inf - inf
         return -(z + gnp.exp(-z)) - gnp.log(scale)
 
     def entropy(self) -> Any:

@@ -12,7 +12,7 @@ from gradmgr import special
 from gradmgr._arrays.drawing import noise
 from gradmgr._engine.tensor import raw
 from gradmgr.distributions._continuous import Gamma, log_gamma_variate
-from gradmgr.distributions._distribution import Distribution, Shape, by_parts, drawn_positive
+from gradmgr.distributions._distribution import Distribution, Shape, by_parts, drawn_positive, numbers_of
 from gradmgr.distributions.constraints import Constraint, greater_than_eq, nonnegative, positive
 
 
@@ -108,7 +108,8 @@ class Weibull(Distribution):
 
     def _log_prob(self, value: Any, scale: Any, concentration: Any) -> Any:
         z = value / scale
-        return gnp.log(concentration / scale) + special.xlogy(concentration - 1, z) - z**concentration
+        finite = gnp.minimum(z, numbers_of(value.dtype)[2])  # infinity would give inf - inf
+        return gnp.log(concentration / scale) + special.xlogy(concentration - 1, finite) - z**concentration
 
     def entropy(self) -> Any:
         """Return c (1 - 1/k) + log(scale / k) + 1, k being the concentration and c Euler's constant."""
@@ -137,7 +138,7 @@ class Weibull(Distribution):
         plain_scale, k = raw(scale), raw(concentration)
         return by_parts(
             # The density is infinite there, and the derivatives by the parameters 0, not 0 times that.
-            (raw(value) == 0) & (k < 1),
+            (raw(value) / plain_scale == 0) & (k < 1),
             lambda x: -gnp.expm1(-((x / plain_scale) ** k)),
             lambda x: -gnp.expm1(-((x / scale) ** concentration)),
             value,

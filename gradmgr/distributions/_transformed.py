@@ -12,7 +12,15 @@ import gradmgr.numpy as gnp
 from gradmgr import special
 from gradmgr._engine.tensor import Tensor, raw
 from gradmgr.distributions._continuous import Normal
-from gradmgr.distributions._distribution import Distribution, Shape, between_ends, in_dtype, parameter_of, within
+from gradmgr.distributions._distribution import (
+    Distribution,
+    Shape,
+    between_ends,
+    by_parts,
+    in_dtype,
+    parameter_of,
+    within,
+)
 from gradmgr.distributions.constraints import Constraint, independent
 from gradmgr.distributions.transforms import ComposeTransform, ExpTransform, Transform
 
@@ -181,7 +189,14 @@ class TransformedDistribution(Distribution):
             x = self._transform.inv(y)
             return self.base_dist.log_prob(x) - sum_rightmost(self._transform.log_abs_det_jacobian(x, y), axes)
 
-        return within(self._transform.holds_for(raw(y)), density, y, raw(self._transform(y.dtype.type(0))), axes)
+        plain = raw(y)
+        return within(
+            self._transform.holds_for(plain) & np.isfinite(plain),
+            density,
+            y,
+            raw(self._transform(y.dtype.type(0))),
+            axes,
+        )
 
     def rsample(self, rng: np.random.Generator | None = None, sample_shape: int | Shape = ()) -> Any:
         """Return transforms of random values of the base."""
@@ -254,7 +269,15 @@ class LogNormal(TransformedDistribution):
 
     def icdf(self, q: Any) -> Any:
         """Return the value whose cdf is q."""
-        return gnp.exp(self.base_dist.icdf(q))
+        loc, scale, q = self.base_dist._values(q)
+        plain_loc, plain_scale = raw(loc), raw(scale)
+        return by_parts(
+            raw(q) == 0,  # whose logarithm is -inf, and the derivatives by the parameters 0, not 0 times that
+            lambda q: gnp.exp(plain_loc + plain_scale * special.ndtri(q)),
+            lambda q: gnp.exp(loc + scale * special.ndtri(q)),
+            q,
+            (0.5, 0.5),
+        )
 
 
 def require_distribution(value: Any, asked: str) -> None:
