@@ -15,7 +15,7 @@ slower.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from sys import getrefcount
 from types import MappingProxyType
@@ -217,6 +217,7 @@ class _Declaration:
         into: Into,
         reduced: tuple[str | None, ...] = (),
         of_others: Callable[[Any, Any], Any] | None = None,
+        names: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
         self.op = op = Op(name, kernel)
         self.inputs = "xy"[: len(rules)]
@@ -232,6 +233,7 @@ class _Declaration:
             operand=libraries.operand,
             with_keywords=with_keywords,
             **_IN_RULES,
+            **names,
         )
         self.rules: dict[str, Rule] = {}
         self.wants: dict[str, tuple[str, ...]] = {}  # by input, what its rule asks for
@@ -340,7 +342,7 @@ class _Declaration:
         for v in tracked:
             shape, dtype = (f"{v}.shape", f"{v}.dtype") if v in fields else (f"{v}_shape", f"{v}_dtype")
             source += self._value_source(v, shape, dtype, is_last=v == tracked[-1])
-            source += add_gradient(_NODE_ID[v], shape, dtype)
+            source += add_gradient(_NODE_ID[v], shape, dtype, may_be_broadcast=len(self.inputs) == 2)
         return source
 
     def _value_source(self, v: str, shape: str, dtype: str, *, is_last: bool) -> str:
@@ -404,6 +406,7 @@ def elementwise(
     jvp: tuple[Rule, ...] | None = None,
     into: Into = None,
     reduced: tuple[str | None, ...] = (),
+    names: Mapping[str, Any] = MappingProxyType({}),
 ) -> OpFunction:
     """Declare an op of one or two inputs that works element by element, with broadcasting.
 
@@ -419,8 +422,9 @@ def elementwise(
             g. It may be text too, as "multiply(g, y, g)"; None if there is none.
         reduced: the rule by input once more, as text, for large gradients that are to be summed to `{shape}` and cast
             to `{dtype}`: it may do a part of that. None if there is none.
+        names: what rules given as text name besides what they ask for and NumPy's functions of arithmetic.
     """
-    return _Declaration(name, kernel, rules, operate, jvp, into, reduced).make()
+    return _Declaration(name, kernel, rules, operate, jvp, into, reduced, names=names).make()
 
 
 def multilinear(

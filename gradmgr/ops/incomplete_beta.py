@@ -36,6 +36,7 @@ from gradmgr._engine.tensor import Tensor, raw
 from gradmgr.ops.arithmetic import exp, log, log1p
 from gradmgr.ops.convert import cast_to, constant_of
 from gradmgr.ops.gamma import betaln, digamma
+from gradmgr.ops.incomplete_gamma import falling, falling_slope
 from gradmgr.ops.special import expit, xlog1py, xlogy
 from gradmgr.ops.special_kernels import library_function, quiet, scipy_kernel, to_double
 from gradmgr.ops.where import choose
@@ -160,8 +161,46 @@ def _slope(a: Any, b: Any, x: Any, by: Literal["a", "b"]) -> Any:
 
 
 def _slope_in_x(a: Any, b: Any, x: Any) -> Any:
-    a, b, x = _in_one_dtype(a, b, x)
-    return exp(xlogy(a - 1, x) + xlog1py(b - 1, -x) - betaln(a, b))
+    return _power(*_in_one_dtype(a, b, x), 0, 0)
+
+
+# D_jk = (a-1) ... (a-j) (b-1) ... (b-k) x^(a-1-j) (1-x)^(b-1-k) / B(a, b), of which D_00 is dI/dx. Its slope in x is
+# D_(j+1)k - D_j(k+1), without a division by x or 1 - x, which may be 0.
+
+
+@quiet
+def _power_kernel(a: Any, b: Any, x: Any, j: int, k: int) -> Any:
+    (a, *dtypes), (b, of_b), (x, of_x) = to_double(a), to_double(b), to_double(x)
+    factor = falling(a, j) * falling(b, k)
+    size = exp(xlogy(a - 1 - j, x) + xlog1py(b - 1 - k, -x) - betaln(a, b))
+    return (choose(factor == 0, 0.0, size) * factor).astype(np.result_type(*dtypes, of_b, of_x))
+
+
+def _power_by(name: Literal["a", "b"]) -> Any:
+    def rule(g: Any, a: Any, b: Any, x: Any, out: Any, j: int, k: int) -> Any:
+        inside = (raw(x) > 0) & (raw(x) < 1)
+        x = choose(inside, x, 0.5)
+        one, logarithm = (a, log(x)) if name == "a" else (b, log1p(-x))
+        slope = choose(inside, out, 0.0) * (logarithm - digamma(one) + digamma(a + b))
+        if j if name == "a" else k:
+            size = exp(log(x) * (a - 1 - j) + log1p(-x) * (b - 1 - k) - betaln(a, b))
+            of_a, of_b = (falling_slope, falling) if name == "a" else (falling, falling_slope)
+            slope = slope + choose(inside, size * (of_a(a, j) * of_b(b, k)), 0.0)
+        return g * slope
+
+    return rule
+
+
+_POWER_RULES = MappingProxyType(
+    {
+        "a": _power_by("a"),
+        "b": _power_by("b"),
+        "x": lambda g, a, b, x, j, k: g * (_power(a, b, x, j + 1, k) - _power(a, b, x, j, k + 1)),
+    }
+)
+_power: Function = custom(
+    "beta_power", lambda a, b, x, j, k: _power_kernel(a, b, x, j, k), vjp=_POWER_RULES, jvp=_POWER_RULES
+)
 
 
 _BETAINC_RULES = MappingProxyType(

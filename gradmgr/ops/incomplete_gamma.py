@@ -115,8 +115,48 @@ def _slope_in_a(a: Any, x: Any) -> Any:
 
 
 def _slope_in_x(a: Any, x: Any) -> Any:
-    a, x = _in_one_dtype(a, x)
-    return exp(xlogy(a - 1, x) - x - gammaln(a))
+    return _power(*_in_one_dtype(a, x), 0)
+
+
+# D_k = (a-1) ... (a-k) x^(a-1-k) exp(-x) / gamma(a), of which D_0 is dP/dx. Its slope in x is D_(k+1) - D_k, without a
+# division by x, which may be 0.
+
+
+def falling(a: Any, k: int) -> Any:
+    """Return (a-1) ... (a-k)."""
+    return math.prod([a - j for j in range(1, k + 1)], start=a * 0 + 1)
+
+
+def falling_slope(a: Any, k: int) -> Any:
+    """Return its derivative."""
+    ones = a * 0 + 1
+    parts = [math.prod([a - i for i in range(1, k + 1) if i != j], start=ones) for j in range(1, k + 1)]
+    return sum(parts, start=a * 0)
+
+
+@quiet
+def _power_kernel(a: Any, x: Any, k: int) -> Any:
+    (a, dtype), (x, other) = to_double(a), to_double(x)
+    factor = falling(a, k)
+    size = exp(choose(x == np.inf, -np.inf, xlogy(a - 1 - k, x) - x - gammaln(a)))
+    return (choose(factor == 0, 0.0, size) * factor).astype(np.result_type(dtype, other))
+
+
+def _power_by_a(g: Any, a: Any, x: Any, out: Any, k: int) -> Any:
+    inside = (raw(x) > 0) & (raw(x) < np.inf)
+    w = log(choose(inside, x, 1.0))
+    slope = choose(inside, out, 0.0) * (w - digamma(a))
+    if k:
+        slope = slope + choose(inside, exp(w * (a - 1 - k) - x - gammaln(a)) * falling_slope(a, k), 0.0)
+    return g * slope
+
+
+_power: Function = custom(
+    "gamma_power",
+    lambda a, x, k: _power_kernel(a, x, k),
+    vjp={"a": _power_by_a, "x": lambda g, a, x, out, k: g * (_power(a, x, k + 1) - out)},
+    jvp={"a": _power_by_a, "x": lambda t, a, x, out, k: t * (_power(a, x, k + 1) - out)},
+)
 
 
 gammainc = elementwise(

@@ -165,9 +165,9 @@ _std = custom(
 
 
 def _tie_shares(g: Any, x: Any, out: Any, axes: Axes) -> Any:
-    """Return each element's share in an extreme, a plain array: ties share evenly."""
-    a = raw(x)
-    ties = (a == broadcast_back(raw(out), a.shape, axes)).astype(raw(g).dtype)
+    """Return each element's share in an extreme, a plain array: ties share evenly, and so do NaN, if that is one."""
+    a, top = raw(x), broadcast_back(raw(out), raw(x).shape, axes)
+    ties = ((a == top) | ((a != a) & (top != top))).astype(raw(g).dtype)
     return ties / ties.sum(axis=axes, keepdims=True)
 
 

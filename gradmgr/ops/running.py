@@ -14,6 +14,7 @@ from gradmgr._engine.op import Function, linear
 from gradmgr._engine.tensor import Tensor, raw, wrap
 from gradmgr.ops.arithmetic import multiply
 from gradmgr.ops.convert import cast_to, is_plain, lift
+from gradmgr.ops.join import concatenate
 from gradmgr.ops.naming import named
 from gradmgr.ops.reduce import sum_op, total_function
 from gradmgr.ops.reduction_arguments import (
@@ -115,9 +116,17 @@ def _product_of_others(x: Any, out: Any, axes: Axes) -> Any:
     back = tuple(np.argsort(order).tolist())
     moved = x.transpose(order)
     flat = reshape(moved, (*moved.shape[:lead], math.prod(moved.shape[lead:])))  # no -1, as there may be no elements
-    before = _shift(_cumprod(flat, lead), lead, 1.0)
-    after = flip(_shift(_cumprod(flip(flat, lead), lead), lead, 1.0), lead)
+    before, after = _product_of_those_before(flat, lead), flip(_product_of_those_before(flip(flat, lead), lead), lead)
     return reshape(before * after, moved.shape).transpose(back)
+
+
+def _product_of_those_before(x: Any, axis: int) -> Any:
+    """Return for each element the product of those before it on the last axis.
+
+    The last has no part in it: with that the product may overflow.
+    """
+    one = libraries.namespace(raw(x)).ones_like(raw(x)[..., :1])
+    return concatenate([one, _cumprod(x[..., :-1], axis)], axis)
 
 
 _prod = custom(

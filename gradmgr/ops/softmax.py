@@ -11,11 +11,12 @@ from gradmgr._arrays import libraries, native_kernels
 from gradmgr._arrays.blocks import BLOCK
 from gradmgr._engine.custom import custom
 from gradmgr._engine.elementwise import conj_of
-from gradmgr._engine.tensor import Tensor
+from gradmgr._engine.tensor import Tensor, raw
 from gradmgr.ops.arithmetic import exp
 from gradmgr.ops.convert import cast_to, lift, wide_dtype, widen_half
 from gradmgr.ops.reduce import sum
 from gradmgr.ops.reduction_arguments import axes_of
+from gradmgr.ops.where import choose
 
 Axes = tuple[int, ...]
 
@@ -195,6 +196,41 @@ def _softmax_of_rows(whole: Any, x: Any) -> Any:
     return made
 
 
+# How near to 1 a probability is taken for 1 less the others, of which it would have lost digits.
+NEARLY = 1e-6
+
+
+def is_certain(share: Any) -> Any:
+    """Return a mask of the probabilities that are nearly 1."""
+    return raw(share).real > 1 - NEARLY
+
+
+def _may_be_certain(share: Any) -> bool:
+    """Return False if no probability is."""
+    if share.__class__ is not np.ndarray or share.dtype.kind == "c":
+        return True
+    return share.size > 0 and not share.item(share.argmax()) <= 1 - NEARLY
+
+
+def shift_to_certain(g: Any, share: Any, axes: Axes) -> Any:
+    """Return g less what it is where a probability is nearly 1.
+
+    As probabilities add up to 1, no derivative changes by that; but that element's is then a sum of small numbers, and
+    not a difference that is rounded to 0.
+    """
+    one = is_certain(share)
+    if not (libraries.is_captured(one) or libraries.may_hold(one)):  # no guard: see at_the_end
+        return g
+    return g - _sum_kept(choose(one, g, 0.0), axes)
+
+
+def rest_of_sum(d: Any, one: Any, axes: Axes) -> Any:
+    """Return derivatives d, whose sum is 0, at `one` of each row as what is left to that sum."""
+    if not (libraries.is_captured(one) or libraries.may_hold(one)):
+        return d
+    return choose(one, -_sum_kept(choose(one, 0.0, d), axes), d)
+
+
 @libraries.keeps_nothing
 def softmax_map(g: Any, out: Any, axes: Axes) -> Any:
     """Return out (g - sum(g out)), the derivative of the softmax: it is symmetric, so that it serves both ways."""
@@ -205,6 +241,7 @@ def softmax_map(g: Any, out: Any, axes: Axes) -> Any:
         return _map_of_rows(g, rows)
     if (one := _in_one_if_large(softmax_map, out, g)) is not None:
         return one(g, out, axes)
+    g = shift_to_certain(g, out, axes) if _may_be_certain(out) else g
     part = g * out
     part -= out * _sum_kept(part, axes)
     return part
@@ -216,6 +253,7 @@ def _map_of_rows(whole: Any, out: Any) -> Any:
 
     def work(part: slice) -> None:
         here, share, slope = g[part], out[part], slopes[part]
+        here = shift_to_certain(here, share, (1,)) if _may_be_certain(share) else here
         np.subtract(here, row_dots(here, share)[:, None], out=slope)
         slope *= share
 
@@ -297,8 +335,18 @@ def _log_softmax_vjp(g: Any, out: Any, axes: Axes) -> Any:
         return _log_map_of_rows(g, rows)
     if (one := _in_one_if_large(_log_softmax_vjp, out, g)) is not None:
         return one(g, out, axes)
-    total = _sum_kept(widen_half(g), axes)
-    return g - conj_of(exp(widen_half(out))) * total
+    g, share = widen_half(g), conj_of(exp(widen_half(out)))
+    total = _sum_kept(g, axes)
+    d = g - share * total
+    return _with_rest(d, g, share, total, axes) if _may_be_certain(share) else d
+
+
+def _with_rest(d: Any, g: Any, share: Any, total: Any, axes: Axes) -> Any:
+    """Return d = g - share total, and where a share is nearly 1, g - total + (sum of the others) total."""
+    one = is_certain(share)
+    if not (libraries.is_captured(one) or libraries.may_hold(one)):
+        return d
+    return choose(one, g - total + _sum_kept(choose(one, 0.0, share), axes) * total, d)
 
 
 def _log_map_of_rows(whole: Any, out: Any) -> Any:
@@ -308,16 +356,20 @@ def _log_map_of_rows(whole: Any, out: Any) -> Any:
     def work(part: slice) -> None:
         here, to = g[part], slopes[part]
         np.exp(out[part], out=to)
-        to *= np.negative(row_sums(here))[:, None]
+        share, total = to.copy() if _may_be_certain(to) else None, row_sums(here)[:, None]
+        to *= np.negative(total)
         to += here
+        if share is not None:
+            to[...] = _with_rest(to, here, share, total, (1,))
 
     by_rows(work, out)
     return made
 
 
 def _log_softmax_jvp(t: Any, out: Any, axes: Axes) -> Any:
-    t = widen_half(t)
-    return t - _sum_kept(t * exp(widen_half(out)), axes)
+    share = exp(widen_half(out))
+    t = shift_to_certain(widen_half(t), share, axes)
+    return t - _sum_kept(t * share, axes)
 
 
 # With `like_scipy`, all other results of a row with an inf are -inf; without, the whole row is NaN, as in torch.

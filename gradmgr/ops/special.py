@@ -19,7 +19,7 @@ from gradmgr._engine.mutation import as_type
 from gradmgr._engine.op import Function
 from gradmgr._engine.tensor import raw
 from gradmgr.ops import arithmetic
-from gradmgr.ops.arithmetic import log
+from gradmgr.ops.arithmetic import FEW, at_the_end, count_nonzero, is_captured_block, log
 from gradmgr.ops.special_kernels import loop_dtype, narrow_dtype, numpy_kernel, quiet, to_double
 from gradmgr.ops.where import choose, where_kernel
 
@@ -44,12 +44,23 @@ def _log_expit_kernel(x: Any) -> Any:
     return np.minimum(x, 0) - np.log1p(np.exp(-np.abs(x)))
 
 
-def _expit_rule(g: Any, out: Any) -> Any:
+def _expit_rule(g: Any, x: Any, out: Any) -> Any:
     """Compute g (out - out^2), in the memory of the first temporary where that is a plain array."""
-    s = out * out
-    if s.__class__ is g.__class__ is np.ndarray:
-        return np.multiply(np.subtract(out, s, s), g, s)
-    return (out - s) * g
+    if g.__class__ is out.__class__ is np.ndarray:
+        few = out.size <= FEW
+        if few or ((out.dtype is libraries.F4 or out.dtype is libraries.F8) and out.item(out.argmax()) < 1):
+            s = out * out
+            if s.__class__ is np.ndarray:
+                d = np.multiply(np.subtract(out, s, s), g, s)
+                if not few or count_nonzero(d) == d.size:
+                    return d
+    return _expit_rule_with_end(g, x, out)
+
+
+@libraries.captured_as_one(unless=is_captured_block)
+def _expit_rule_with_end(g: Any, x: Any, out: Any) -> Any:
+    x = x if not hasattr(x, "dtype") or x.dtype == out.dtype else as_type(x, out.dtype)
+    return at_the_end(raw(out) == 1, (out - out * out) * g, g, x, lambda x: arithmetic.exp(-x))
 
 
 expit = elementwise(
@@ -60,8 +71,7 @@ expit = elementwise(
 logit = elementwise(
     "logit",
     numpy_kernel("logit", "dfg", _logit_kernel),
-    "g / (x * (1 - x))",
-    into="divide(g, x * (1 - x), g)",
+    lambda g, x: g / x + g / (1 - x),
 )
 log_expit = elementwise("log_expit", numpy_kernel("log_expit", "dfg", _log_expit_kernel), lambda g, x: g * expit(-x))
 

@@ -266,6 +266,23 @@ KERNEL(softmax)
     return 0;
 }
 
+#define CERTAIN ((REAL)(1 - 1e-6)) /* from which on a probability is taken for 1 less the others */
+
+/* A row where a probability is nearly 1: as they add up to 1, its g may be subtracted from all, and its result is
+ * then a sum of small numbers and not a difference that is rounded to 0. */
+static void OF_TYPE(softmax_vjp_at_1)(const REAL *g, const REAL *out, REAL *made, word n, REAL factor)
+{
+    word at = 0;
+    double total = 0;
+    while (!(out[at] > CERTAIN))
+        at++;
+    const REAL shift = g[at];
+    for (word k = 0; k < n; k++)
+        total += (double)(g[k] - shift) * out[k];
+    for (word k = 0; k < n; k++)
+        made[k] = out[k] * (REAL)(g[k] - shift - total) * factor;
+}
+
 /* Arrays: cotangent, softmax(x), out (g - sum(g out)). Lengths: rows, columns. Numbers: a factor of the last, which may
  * be one of the others. */
 KERNEL(softmax_vjp)
@@ -277,6 +294,10 @@ KERNEL(softmax_vjp)
         const REAL *g = (const REAL *)data[0] + row * n, *out = (const REAL *)data[1] + row * n;
         REAL *made = (REAL *)data[2] + row * n;
         const REAL total = (REAL)OF_TYPE(dot)(g, out, n);
+        if (OF_TYPE(largest)(out, n) > CERTAIN) {
+            OF_TYPE(softmax_vjp_at_1)(g, out, made, n, factor);
+            continue;
+        }
         APART_OR_SAME
         for (word k = 0; k < n; k++)
             made[k] = out[k] * (g[k] - total) * factor;
@@ -315,10 +336,21 @@ KERNEL(log_softmax_vjp)
     for (word row = 0; row < dims[0]; row++) {
         const REAL *g = (const REAL *)data[0] + row * n, *out = (const REAL *)data[1] + row * n;
         REAL *made = (REAL *)data[2] + row * n;
-        const REAL total = (REAL)OF_TYPE(sum)(g, n);
+        const REAL total = (REAL)OF_TYPE(sum)(g, n), top = OF_TYPE(largest)(out, n);
+        word at = n; /* where a probability is nearly 1 */
+        double others = 0;
+        if (OF_TYPE(exp_below)(top) > CERTAIN) {
+            for (at = 0; out[at] != top;)
+                at++;
+            for (word k = 0; k < n; k++)
+                others += k == at ? 0 : OF_TYPE(exp_below)(out[k]);
+        }
+        const REAL rest = at < n ? g[at] - total + (REAL)others * total : 0;
         APART_OR_SAME
         for (word k = 0; k < n; k++)
             made[k] = g[k] - OF_TYPE(exp_below)(out[k]) * total;
+        if (at < n)
+            made[at] = rest;
     }
     return 0;
 }
@@ -340,6 +372,15 @@ KERNEL(cross_entropy)
     return 0;
 }
 
+/* What makes a row add up to 0. */
+static REAL OF_TYPE(minus_sum_of_others)(const REAL *x, word at, word n)
+{
+    double total = 0;
+    for (word k = 0; k < n; k++)
+        total -= k == at ? 0 : x[k];
+    return (REAL)total;
+}
+
 /* Arrays: cotangents of the losses, x, labels, largest numbers, logarithms, the cotangent of x. Lengths: rows, columns.
  * Numbers: 1, or 0 where there is one cotangent for all rows. */
 KERNEL(cross_entropy_vjp)
@@ -356,7 +397,10 @@ KERNEL(cross_entropy_vjp)
         APART_OR_SAME
         for (word k = 0; k < n; k++)
             made[k] = OF_TYPE(exp_below)(x[k] - top - total) * g;
-        made[labels[row]] -= g;
+        REAL *of_label = made + labels[row];
+        const REAL rest = *of_label - g;
+        const REAL most = (REAL)1e-6 * (g < 0 ? -g : g);
+        *of_label = rest <= most && -rest <= most ? OF_TYPE(minus_sum_of_others)(made, labels[row], n) : rest;
     }
     return 0;
 }

@@ -43,9 +43,9 @@ x_of, y_of, out_of = "x", "y", "out"
 
 KEPT_OF_ONE = {
     "exp": (gnp.exp, [out_of]),
-    "tanh": (gnp.tanh, [out_of]),
+    "tanh": (gnp.tanh, [x_of, out_of]),
     "sqrt": (gnp.sqrt, [out_of]),
-    "expm1": (gnp.expm1, [out_of]),
+    "expm1": (gnp.expm1, [x_of]),
     "reciprocal": (gnp.reciprocal, [out_of]),
     "sin": (gnp.sin, [x_of]),
     "log": (gnp.log, [x_of]),

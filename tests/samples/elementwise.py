@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from gradmgr.ops import arithmetic
 from samples._table import EMPTY, MASK, POSITIVE, SCALAR, VECTOR, Arg, Field, X, add, at, function, given
 
 # ---------------------------------------------------------------- elementwise, one input
@@ -57,6 +58,7 @@ for _name, (_low, _high, _field) in _UNARY.items():
     function(_name, "zero-size", Arg((0, 3), _low, _high), facts=_facts)
 
 function("cbrt", "negative", Arg((3,), -3, -0.3))
+function("tanh", "far out", at([20.0, -30.0, 0.3]), facts={"field": "analytic"})
 function("reciprocal", "negative", Arg((3,), -3, -0.3), facts={"field": "analytic"})
 function("absolute", "at 0", at([0.0, -1.0, 2.0]), facts={"smooth": False, "field": "complex"})
 function("sign", "at 0", at([0.0, -1.0, 2.0]), facts={"smooth": False, "field": "complex"})
@@ -144,6 +146,34 @@ add("power", "-1 to complex exponents", lambda xp, y, z: xp.power(-1, y + 1j * z
 add("power", "negative base to 0.5 + 0j", lambda xp, x: xp.power(x, 0.5 + 0j), Arg((3,), -2, -0.4), third=True)
 function("power", "array with a 0 on the left", given([0.0, 2.0]), at([1.5, 1.0]), facts={"field": "analytic"})
 function("logaddexp", "one is -inf", at([-np.inf, 1.0, 2.0]), at([0.5, 1.0, -np.inf]))
+
+# What only rules call.
+add(
+    "engine.one_minus_square",
+    "as called",
+    lambda xp, x: arithmetic._one_minus_square(x),
+    Arg((3, 4), -0.9, 0.9),
+    reference=lambda x: (1 - x) * (1 + x),
+    dispatches=False,
+    field="analytic",
+    third=True,
+)
+for _case, _x, _y in (
+    ("same shape", X, X),
+    ("broadcast", VECTOR, X),
+    ("array on the right", X, Arg((4,), constant=True)),
+    ("array on the left", Arg((4,), constant=True), X),
+):
+    add(
+        "engine.cosine",
+        _case,
+        lambda xp, x, y: arithmetic._cosine(x, y),
+        _x,
+        _y,
+        reference=lambda x, y: x / np.hypot(x, y),
+        dispatches=False,
+        third=_case == "same shape",
+    )
 
 # The keywords of ufuncs.
 add("exp", "where= and out=", lambda xp, x, o, m: xp.exp(x, out=xp.copy(o), where=m), X, X, MASK)

@@ -9,7 +9,7 @@ import numpy as np
 import scipy.special
 
 from gradmgr import special
-from gradmgr.ops import bessel, error_function, incomplete_gamma, special_kernels
+from gradmgr.ops import bessel, error_function, incomplete_beta, incomplete_gamma, special_kernels
 from gradmgr.ops import special as ops
 from samples._table import ANALYTIC, CUBE, EMPTY, SCALAR, VECTOR, Arg, Array, Field, X, add, at, function, given
 
@@ -70,6 +70,7 @@ call("exprel", "about 0", at([0.0, 1e-9, -1e-5]), facts={"third": True})
 call("exprel", "large", at([-40.0, 7.0, 10.0]))
 call("log_ndtr", "far down", at([-5.0, -12.0, -40.0]), facts={"third": True})
 call("log_expit", "far out", at([-50.0, 30.0]))
+call("expit", "far out", at([40.0, -50.0, 0.3]))
 call("logit", "near 1/2", at([0.5, 0.5 + 1e-9, 0.31, 0.29]))
 for _name in ("i0e", "i1e"):
     call(_name, "negative", at([-0.3, -2.0, -60.0]))
@@ -295,6 +296,33 @@ engine(
     _RIGHT,
     third=True,
 )
+
+
+def _beta_power(a: Array, b: Array, x: Array) -> Array:
+    factor = (a - 1) * (b - 1)
+    return np.exp((a - 2) * np.log(x) + (b - 2) * np.log1p(-x) - scipy.special.betaln(a, b)) * factor
+
+
+for _a, _case in ((Arg((3, 4), 0.4, 3), "as called"), (Arg((4,), 1.2, 3), "broadcast")):
+    engine(
+        "gamma_power",
+        lambda a, x: incomplete_gamma._power(*incomplete_gamma._in_one_dtype(a, x), 1),
+        _wide(lambda a, x: np.exp((a - 2) * np.log(x) - x - scipy.special.gammaln(a)) * (a - 1)),
+        _a,
+        _RIGHT,
+        case=_case,
+        third=True,
+    )
+    engine(
+        "beta_power",
+        lambda a, b, x: incomplete_beta._power(*incomplete_beta._in_one_dtype(a, b, x), 1, 1),
+        _wide(_beta_power),
+        _a,
+        Arg((3, 4), 0.4, 3),
+        Arg((3, 4), 0.1, 0.9),
+        case=_case,
+        third=True,
+    )
 
 
 # ---------------------------------------------------------------- what only gamma variates call

@@ -13,7 +13,8 @@ import numpy as np
 
 from gradmgr import errors
 from gradmgr._arrays import libraries, native_kernels
-from gradmgr._arrays.blocks import BLOCK, blocks, run
+from gradmgr._arrays.block_kernels import can_run_in_blocks, run_in_blocks
+from gradmgr._arrays.blocks import BLOCK, blocks
 from gradmgr._arrays.memory_order import in_c_order, with_channels_last
 from gradmgr._engine.custom import custom
 from gradmgr._engine.elementwise import elementwise
@@ -39,19 +40,6 @@ def _lift_input(name: str, input: Any) -> Any:
 # ---------------------------------------------------------------- large arrays
 
 
-def can_run_in_blocks(x: Any, *others: Any) -> bool:
-    """Tell whether all are NumPy arrays of one shape, all in float32 or all in float64."""
-    if x.__class__ is not np.ndarray:
-        return False
-    dtype, shape = x.dtype, x.shape
-    if dtype is not libraries.F4 and dtype is not libraries.F8:
-        return False
-    for a in others:  # noqa: SIM110  # all(...) of a generator takes twice as long
-        if a.__class__ is not np.ndarray or a.dtype is not dtype or a.shape != shape:
-            return False
-    return True
-
-
 def _is_captured_block(x: Any, *others: Any) -> bool:
     """Tell whether all are captured arrays that would be one block, in which `run_in_blocks` takes them, too."""
     if x.__class__ is np.ndarray or not libraries.are_captured_from(x, *others) or x.nbytes > BLOCK or not x.ndim:
@@ -60,37 +48,6 @@ def _is_captured_block(x: Any, *others: Any) -> bool:
     if dtype is not libraries.F4 and dtype is not libraries.F8:
         return False
     return all(a is not None and a.dtype is dtype and a.shape == shape for a in others)
-
-
-def run_in_blocks(piece: Function, made: Any, arrays: tuple[Any, ...], scratch: int = 0) -> Any:
-    """Call piece(out, *arrays, *scratch arrays) on `made`, or on blocks of it, with this number of scratch arrays.
-
-    A thread uses its scratch memory again for the next block: new memory is cleared by the operating system page by
-    page, which takes longer than the computation.
-    """
-    if not made.ndim:  # slices of it would be numbers
-        run_in_blocks(piece, made.reshape(1), tuple([a.reshape(1) for a in arrays]), scratch)
-        return made
-    whole, arrays = in_c_order(made, arrays)
-    # without scratch it is one pass over memory, in which two threads took longer
-    if made.nbytes <= BLOCK or not scratch:
-        piece(whole, *arrays, *(libraries.empty((scratch, *whole.shape), whole) if scratch else ()))
-        return made
-    out, flat = whole.reshape(-1), [a.reshape(-1) for a in arrays]
-    parts = blocks(out.size, out.nbytes)
-    free: list[Any] = []
-
-    def work(part: slice) -> None:
-        here = out[part]
-        try:
-            workspace = free.pop()
-        except IndexError:
-            workspace = np.empty((scratch, parts[0].stop), made.dtype)
-        piece(here, *[a[part] for a in flat], *workspace[:, : here.size])
-        free.append(workspace)
-
-    run(work, parts)
-    return made
 
 
 def _empty_as(value: Any, g: Any) -> Any:
@@ -287,12 +244,15 @@ def _elu_piece(out: Any, x: Any, low: Any, alpha: float) -> None:
     out += low
 
 
-@libraries.captured_as_one(unless=lambda g, out, alpha: alpha == 1 and _is_captured_block(g, out))
-def _elu_rule(g: Any, out: Any, alpha: float) -> Any:
-    if alpha == 1 and (can_run_in_blocks(g, out) or _is_captured_block(g, out)):
+@libraries.captured_as_one(unless=lambda g, x, out, alpha: _is_captured_block(g, out))
+def _elu_rule(g: Any, x: Any, out: Any, alpha: float) -> Any:
+    """Return g (out + alpha) where x is negative, and where that is rounded to 0, g alpha exp(x)."""
+    if alpha == 1 and can_run_in_blocks(g, out) and out.size and out.item(out.argmin()) > -1:
         return run_in_blocks(_elu_slope_piece, _empty_as(out, g), (g, out))
-    g = widen_half(g)
-    return choose(raw(out) > 0, g, g * (widen_half(out) + alpha))
+    g, slope = widen_half(g), widen_half(out) + alpha
+    end = (raw(slope) == 0) & (raw(out) <= 0)
+    d = choose(raw(out) > 0, g, g * slope)
+    return arithmetic.at_the_end(end, d, g, widen_half(x), lambda x: arithmetic.exp(x) * alpha)
 
 
 def _elu_slope_piece(made: Any, g: Any, out: Any) -> None:
@@ -305,15 +265,16 @@ def _elu_slope_piece(made: Any, g: Any, out: Any) -> None:
 _elu = custom(
     "nn.elu",
     _elu_kernel,
-    vjp={"x": lambda g, out, alpha: _elu_rule(g, out, alpha)},
-    jvp={"x": lambda t, out, alpha: _elu_rule(t, out, alpha)},
+    vjp={"x": lambda g, x, out, alpha: _elu_rule(g, x, out, alpha)},
+    jvp={"x": lambda t, x, out, alpha: _elu_rule(t, x, out, alpha)},
 )
 
 
 def elu(input: Any, alpha: float = 1.0, inplace: bool = False) -> Any:
     """Return x where it is positive, else alpha * (exp(x) - 1).
 
-    The derivative for negative x is computed from the result as out + alpha, which is exact to one rounding of alpha.
+    The derivative for negative x is computed from the result as out + alpha, which is exact to one rounding of alpha;
+    where that is 0, it is alpha * exp(x).
 
     Args:
         input: real floating-point numbers.
@@ -464,10 +425,9 @@ def _silu_piece(out: Any, x: Any) -> None:
 
 def _silu_rule(g: Any, x: Any) -> Any:
     x = widen_half(x)
-    s = special.expit(x)
-    slope = (1 - s) * x
+    slope = special.expit(-x) * x
     slope += 1
-    slope *= s
+    slope *= special.expit(x)
     return slope * g  # which may be recorded where x is not
 
 
@@ -837,11 +797,11 @@ def _gelu_tanh_piece(out: Any, x: Any, work: Any) -> None:
 def _gelu_tanh_rule(g: Any, x: Any) -> Any:
     x = extrema.clip(widen_half(x), -_FAR, _FAR)
     square = x * x
-    s = special.expit((square * _CUBIC + _LINEAR) * x)
+    u = (square * _CUBIC + _LINEAR) * x
     slope = (square * (3 * _CUBIC) + _LINEAR) * x
-    slope *= 1 - s
+    slope *= special.expit(-u)
     slope += 1
-    slope *= s
+    slope *= special.expit(u)
     return slope * g  # which may be recorded where x is not
 
 

@@ -18,7 +18,7 @@ from gradmgr._arrays.captured import inner_of
 from gradmgr._engine.broadcast import broadcast_to
 from gradmgr._engine.custom import several
 from gradmgr._engine.op import Function, linear, zeros
-from gradmgr._engine.tensor import raw
+from gradmgr._engine.tensor import Tensor, raw
 from gradmgr.nn._functions.activation import log_softmax
 from gradmgr.nn._functions.arguments import check_floating, check_reduction, integer, reduced
 from gradmgr.nn._functions.loss import SINGLE_OR_DOUBLE, check_library
@@ -36,7 +36,20 @@ from gradmgr.ops.convert import (
 )
 from gradmgr.ops.reduce import sum
 from gradmgr.ops.shape import expand_dims, squeeze
-from gradmgr.ops.softmax import are_moderate, as_rows, by_rows, fewest_rows, is_small, log_in_two, row_dots
+from gradmgr.ops.softmax import (
+    NEARLY,
+    are_moderate,
+    as_rows,
+    by_rows,
+    fewest_rows,
+    is_certain,
+    is_small,
+    log_in_two,
+    rest_of_sum,
+    row_dots,
+    shift_to_certain,
+    softmax_along,
+)
 from gradmgr.ops.where import choose
 
 
@@ -258,12 +271,25 @@ def _cross_entropy_vjp(g: Any, x: Any, shift: Any, log_total: Any, labels: _Labe
         else labels.masked(labels.broadcast_like(loss, x.shape))
     )
     scale = labels.with_class_axis(_multiply_by_total(loss, labels))
-    scale = scale if more is None else scale + more
     held = (loss, scale, x, shift, log_total)
-    if all(part.__class__ is np.ndarray for part in held) and not batched.any_batched(labels.places):
+    if more is None and all(p.__class__ is np.ndarray for p in held) and not batched.any_batched(labels.places):
         return _cross_entropy_slope(loss, scale, x, shift, log_total, labels)
-    share = arithmetic.exp(widen_half(x) - shift - log_total)
-    return share * scale - _place(loss, x.shape, labels._replace(over=None))
+    share = _probabilities(x, shift, log_total, labels)
+    d = share * scale - _place(loss, x.shape, labels._replace(over=None))
+    lost = is_certain(share) & (np.abs(raw(d)) <= np.abs(raw(scale)) * NEARLY)
+    d = rest_of_sum(d, lost, (labels.axis,))
+    return d if more is None else d + share * more
+
+
+def _probabilities(x: Any, shift: Any, log_total: Any, labels: _Labels) -> Any:
+    """Return softmax(x), of rows that do not count anything finite.
+
+    Where it is to be differentiated it is an op, whose derivative is exact where a probability is rounded to 1.
+    """
+    if not isinstance(x, Tensor):
+        return arithmetic.exp(widen_half(x) - shift - log_total)
+    x = x if labels.valid is None else choose(labels.with_class_axis(labels.valid), x, 0.0)
+    return softmax_along(widen_half(x), (labels.axis,))
 
 
 # The largest logarithm of a sum for which exponentials of unshifted logits are exact enough in single precision.
@@ -292,8 +318,22 @@ def _cross_entropy_slope_of_rows(g: Any, x: Any, shift: Any, log_total: Any, lab
                 made[part] *= scale[part]
 
             by_rows(work, x)
-        made[labels.places] -= g
+        _subtract_at_labels(made, g, g, labels)
     return made
+
+
+def _subtract_at_labels(made: Any, share: Any, scale: Any, labels: _Labels) -> None:
+    """Subtract a share at the labels, in place.
+
+    Where the probability is nearly 1 and the row adds up to 0, as its scale is the share, put what is left to that sum:
+    the difference has lost digits, mostly all of them.
+    """
+    picked = made[labels.places] - share
+    certain = (np.abs(picked) <= np.abs(scale) * NEARLY) & (scale == share)
+    if libraries.is_captured(certain) or arithmetic.count_nonzero(certain):  # no guard: see at_the_end
+        made[labels.places] = made.dtype.type(0)
+        picked = np.where(certain, -libraries.sum_over(made, (labels.axis,)), picked)
+    made[labels.places] = picked
 
 
 def _cross_entropy_slope(g: Any, scale: Any, x: Any, shift: Any, log_total: Any, labels: _Labels) -> Any:
@@ -303,7 +343,8 @@ def _cross_entropy_slope(g: Any, scale: Any, x: Any, shift: Any, log_total: Any,
         made -= log_total
         np.exp(made, out=made)
         made *= scale
-        made[labels.places] -= g if labels.share is None else g * labels.share
+        of_label = g if labels.share is None else g * labels.share
+        _subtract_at_labels(made, of_label, np.squeeze(scale, labels.axis), labels)
         if labels.smooth is not None:
             made -= labels.with_class_axis(g) * labels.smooth
     return made
@@ -311,9 +352,12 @@ def _cross_entropy_slope(g: Any, scale: Any, x: Any, shift: Any, log_total: Any,
 
 def _cross_entropy_jvp(t: Any, x: Any, shift: Any, log_total: Any, labels: _Labels) -> Any:
     t = widen_half(t)
-    share = arithmetic.exp(widen_half(x) - shift - log_total)
-    of_total = sum(share * t, labels.axis, keepdims=True)
-    loss = _multiply_by_total(squeeze(of_total, labels.axis), labels) - _pick(t, labels._replace(over=None))
+    share = _probabilities(x, shift, log_total, labels)
+    of_total = of_shifted = sum(share * t, labels.axis, keepdims=True)
+    shifted = shift_to_certain(t, share, (labels.axis,))
+    if shifted is not t:
+        of_shifted = sum(share * shifted, labels.axis, keepdims=True)
+    loss = _multiply_by_total(squeeze(of_shifted, labels.axis), labels) - _pick(shifted, labels._replace(over=None))
     return labels.reduce_rows(labels.masked(loss)), plain_zeros(shift), of_total
 
 

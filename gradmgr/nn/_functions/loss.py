@@ -13,11 +13,11 @@ import numpy as np
 from gradmgr import errors
 from gradmgr._arrays import libraries
 from gradmgr._arrays.batched import innermost
+from gradmgr._arrays.block_kernels import can_run_in_blocks, run_in_blocks
 from gradmgr._arrays.blocks import BLOCK
 from gradmgr._engine.custom import custom
 from gradmgr._engine.mutation import as_type
 from gradmgr._engine.tensor import raw
-from gradmgr.nn._functions.activation import can_run_in_blocks, run_in_blocks
 from gradmgr.nn._functions.arguments import check_floating, check_reduction, check_word, reduced
 from gradmgr.ops import arithmetic, extrema, special
 from gradmgr.ops.convert import (
