@@ -354,16 +354,27 @@ class StudentT(Distribution):
         def far_tail(lower: Any) -> Any:  # the first term of its series
             return gnp.exp(half * (gnp.log(df / 4) - 2 * gnp.log(-lower)) - gnp.log(half) - special.betaln(half, half))
 
-        found = by_parts(raw(lower) < -_far(df), far_tail, tail, lower, (-1.0, 0.0))
+        far = _far(df)
+        found = by_parts(raw(lower) < -far, far_tail, tail, lower, (-2 * far, 0.0))
         return gnp.where(is_above, 1 - found, found)
 
     def icdf(self, q: Any) -> Any:
         """Return the value whose cdf is q."""
         df, loc, scale, q = self._values(q)
-        is_above = raw(q) > 0.5
-        y = special.betaincinv(df / 2, df / 2, gnp.where(is_above, 1 - q, q))
-        lower = gnp.sqrt(df) * (y - 0.5) / gnp.sqrt(y * (1 - y))
-        return loc + scale * gnp.where(is_above, -lower, lower)
+        half, is_above = df / 2, raw(q) > 0.5
+
+        def lower(q: Any) -> Any:
+            y = special.betaincinv(half, half, q)
+            return gnp.sqrt(df) * (y - 0.5) / gnp.sqrt(y * (1 - y))
+
+        def log_far(q: Any, df: Any, half: Any) -> Any:  # the inverse of far_tail
+            return (gnp.log(df / 4) - (gnp.log(q) + gnp.log(half) + special.betaln(half, half)) / half) / 2
+
+        tail, far = gnp.where(is_above, 1 - q, q), _far(df)
+        with np.errstate(all="ignore"):
+            is_far = log_far(raw(tail), raw(df), raw(half)) > np.log(far)
+        found = by_parts(is_far, lambda q: -gnp.exp(log_far(q, df, half)), lower, tail, (0.5, 0.5))
+        return loc + scale * gnp.where(is_above, -found, found)
 
 
 def _far(df: Any) -> Any:

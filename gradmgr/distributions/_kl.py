@@ -267,7 +267,7 @@ def _to_gumbel(p: Any, q: Any) -> Any:
 def _to_poisson(p: Any, q: Any) -> Any:
     """Return the divergence from a Bernoulli distribution."""
     (rate,) = q._values()
-    return rate - p.probs * gnp.log(rate) - p.entropy()
+    return rate - special.xlogy(p.probs, rate) - p.entropy()
 
 
 def _beta_to_uniform(p: Any, q: Any) -> Any:

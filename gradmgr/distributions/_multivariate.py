@@ -11,12 +11,14 @@ import numpy as np
 import gradmgr.numpy as gnp
 from gradmgr import special
 from gradmgr._arrays.batched import is_batched
+from gradmgr._arrays.libraries import to_device
 from gradmgr._engine.tensor import raw
 from gradmgr.distributions._continuous import log_gamma_variate, standard_normal
 from gradmgr.distributions._distribution import Distribution, Shape, drawn_share, require, shape_of, within
 from gradmgr.distributions.constraints import (
     Tested,
     finite,
+    has_factor,
     independent,
     lower_cholesky,
     lower_triangular,
@@ -43,8 +45,8 @@ class MultivariateNormal(Distribution):
         precision_matrix: its inverse; or
         scale_tril: its lower Cholesky factor. Exactly one of the three is given.
         validate_args: whether the parameters are checked: to be finite, the first two matrices to be symmetric but for
-            rounding, scale_tril to be lower triangular with a diagonal above 0. Whether a matrix is positive definite
-            is found when it is factorised.
+            rounding and positive definite, which takes one more factorisation, scale_tril to be lower triangular with
+            a diagonal above 0.
 
     Raises:
         ValueError: not one of the three matrices is given, it is not as it must be, or the shapes do not fit.
@@ -102,6 +104,19 @@ class MultivariateNormal(Distribution):
             require(diagonal, _POSITIVE_DIAGONAL, self._given, "MultivariateNormal")
         else:
             require(matrix, symmetric, self._given, "MultivariateNormal")
+            self._check_positive_definite(matrix)
+
+    def _check_positive_definite(self, matrix: Any) -> None:
+        holds = has_factor(matrix)
+        if not holds.all():
+            place = tuple(map(int, np.argwhere(~to_device(holds, "cpu"))[0]))
+            least = np.linalg.eigvalsh(to_device(matrix[place], "cpu").astype(np.float64))[0]
+            raise ValueError(
+                f"MultivariateNormal: {self._given} must be positive definite; found a least eigenvalue of {least:.3g}"
+                + (f" in the matrix at index {place}" if place else "")
+                + ". A small multiple of the identity added to it may make it so; validate_args=False leaves this "
+                "check out"
+            )
 
     @property
     def event_shape(self) -> Shape:
