@@ -16,12 +16,14 @@ from gradmgr.distributions._distribution import (
     Distribution,
     Shape,
     by_parts,
-    drawn_positive,
+    drawn_exp,
     drawn_share,
     full_like_shape,
+    in_dtype,
     numbers_of,
 )
 from gradmgr.distributions.constraints import nonnegative, positive, real, unit_interval
+from gradmgr.ops.convert import wide_dtype
 from gradmgr.ops.incomplete_gamma import reparameterized_log_gamma
 
 _LOG_ROOT_2PI = math.log(2 * math.pi) / 2
@@ -39,8 +41,9 @@ def log_gamma_variate(rng: np.random.Generator, shape: Shape, concentration: Any
     """Return the logarithm of gamma variates of rate 1, differentiable in the concentration.
 
     The variates themselves underflow where the concentration is small; a variate of a is one of a + 1, times the a-th
-    root of a uniform number (Marsaglia and Tsang, 2000).
+    root of a uniform number (Marsaglia and Tsang, 2000). Of halves they are in float32, as they may be below -65504.
     """
+    concentration = in_dtype(concentration, wide_dtype(concentration.dtype))
     values = drawn(_draw_log_gamma, rng, full_like_shape(concentration, shape))
     return reparameterized_log_gamma(concentration, values)
 
@@ -160,7 +163,7 @@ class Gamma(Distribution):
         super().__init__(validate_args, concentration=concentration, rate=rate)
 
     def _draw(self, rng: np.random.Generator, shape: Shape, concentration: Any, rate: Any) -> Any:
-        return drawn_positive(gnp.exp(log_gamma_variate(rng, shape, concentration)) / rate)
+        return drawn_exp(log_gamma_variate(rng, shape, concentration), 1 / rate)
 
     def _log_prob(self, value: Any, concentration: Any, rate: Any) -> Any:
         constant = concentration * gnp.log(rate) - special.gammaln(concentration)
@@ -231,7 +234,8 @@ class Beta(Distribution):
         super().__init__(validate_args, concentration1=concentration1, concentration0=concentration0)
 
     def _draw(self, rng: np.random.Generator, shape: Shape, a: Any, b: Any) -> Any:
-        return drawn_share(special.expit(log_gamma_variate(rng, shape, a) - log_gamma_variate(rng, shape, b)))
+        log_odds = log_gamma_variate(rng, shape, a) - log_gamma_variate(rng, shape, b)
+        return drawn_share(special.expit(log_odds), a.dtype)
 
     def _log_prob(self, value: Any, a: Any, b: Any) -> Any:
         return special.xlogy(a - 1, value) + special.xlog1py(b - 1, -value) - special.betaln(a, b)
@@ -297,8 +301,8 @@ class StudentT(Distribution):
     def _draw(self, rng: np.random.Generator, shape: Shape, df: Any, loc: Any, scale: Any) -> Any:
         half = df / 2
         # A chi-square variate over df is a gamma variate of df/2 over df/2.
-        width = gnp.exp((gnp.log(half) - log_gamma_variate(rng, shape, half)) / 2)
-        return loc + scale * (standard_normal(rng, shape, df) * width)
+        width = drawn_exp((gnp.log(half) - log_gamma_variate(rng, shape, half)) / 2, scale)
+        return loc + standard_normal(rng, shape, df) * width
 
     def _log_prob(self, value: Any, df: Any, loc: Any, scale: Any) -> Any:
         z = (value - loc) / scale

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import operator
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -429,13 +430,18 @@ def numbers_of(dtype: Any) -> tuple[float, float, float]:
     return float(info.tiny), float(1 - info.epsneg), float(info.max)
 
 
-def drawn_positive(value: Any) -> Any:
-    """Return random numbers moved from 0 and infinity to the nearest normal number, where logarithms are finite."""
-    least, _, largest = numbers_of(value.dtype)
-    return gnp.clip(value, least, largest)
+def drawn_exp(log: Any, scale: Any) -> Any:
+    """Return scale exp(log) of random numbers, in the dtype of scale.
+
+    They are moved from 0 and infinity to normal numbers, whose logarithms are finite.
+    """
+    least, below_one, largest = numbers_of(scale.dtype)
+    rounded, shift = 4 * below_one - 3, np.log(in_dtype(raw(scale), log.dtype))  # no bound rounds to the other side
+    low, high = (log.dtype.type(math.log(bound) * rounded) - shift for bound in (least, largest))
+    return in_dtype(scale * gnp.exp(gnp.clip(log, low, high)), scale.dtype)
 
 
-def drawn_share(value: Any) -> Any:
+def drawn_share(value: Any, dtype: Any) -> Any:
     """Return random numbers moved from 0 and 1 to the nearest normal number between."""
-    least, below_one, _ = numbers_of(value.dtype)
-    return gnp.clip(value, least, below_one)
+    least, below_one, _ = numbers_of(dtype)
+    return in_dtype(gnp.clip(value, value.dtype.type(least), value.dtype.type(below_one)), dtype)

@@ -216,7 +216,8 @@ class Dirichlet(Distribution):
         return shape_of(self._parameters["concentration"])[-1:]
 
     def _draw(self, rng: np.random.Generator, shape: Shape, concentration: Any) -> Any:
-        return drawn_share(special.softmax(log_gamma_variate(rng, shape + self.event_shape, concentration), axis=-1))
+        logs = log_gamma_variate(rng, shape + self.event_shape, concentration)
+        return drawn_share(special.softmax(logs, axis=-1), concentration.dtype)
 
     def _log_prob(self, value: Any, a: Any) -> Any:
         terms = within(raw(value) >= 0, lambda x: special.xlogy(a - 1, x), value, inner=1.0)

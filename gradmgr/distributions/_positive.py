@@ -12,7 +12,7 @@ from gradmgr import special
 from gradmgr._arrays.drawing import noise
 from gradmgr._engine.tensor import raw
 from gradmgr.distributions._continuous import Gamma, log_gamma_variate
-from gradmgr.distributions._distribution import Distribution, Shape, by_parts, drawn_positive, numbers_of
+from gradmgr.distributions._distribution import Distribution, Shape, by_parts, drawn_exp, numbers_of
 from gradmgr.distributions.constraints import Constraint, greater_than_eq, nonnegative, positive
 
 
@@ -104,7 +104,8 @@ class Weibull(Distribution):
         super().__init__(validate_args, scale=scale, concentration=concentration)
 
     def _draw(self, rng: np.random.Generator, shape: Shape, scale: Any, concentration: Any) -> Any:
-        return drawn_positive(scale * standard_exponential(rng, shape, scale) ** (1 / concentration))
+        noise = standard_exponential(rng, shape, scale)
+        return drawn_exp(gnp.log(np.maximum(noise, numbers_of(noise.dtype)[0])) / concentration, scale)
 
     def _log_prob(self, value: Any, scale: Any, concentration: Any) -> Any:
         z = value / scale
@@ -181,7 +182,7 @@ class Pareto(Distribution):
         return greater_than_eq(self._parameters["scale"])
 
     def _draw(self, rng: np.random.Generator, shape: Shape, scale: Any, alpha: Any) -> Any:
-        return drawn_positive(scale * gnp.exp(standard_exponential(rng, shape, scale) / alpha))
+        return drawn_exp(standard_exponential(rng, shape, scale) / alpha, scale)
 
     def _log_prob(self, value: Any, scale: Any, alpha: Any) -> Any:
         return gnp.log(alpha) + alpha * (gnp.log(scale) - gnp.log(value)) - gnp.log(value)
@@ -241,7 +242,7 @@ class InverseGamma(Distribution):
         super().__init__(validate_args, concentration=concentration, rate=rate)
 
     def _draw(self, rng: np.random.Generator, shape: Shape, concentration: Any, rate: Any) -> Any:
-        return drawn_positive(rate * gnp.exp(-log_gamma_variate(rng, shape, concentration)))
+        return drawn_exp(-log_gamma_variate(rng, shape, concentration), rate)
 
     def _log_prob(self, value: Any, a: Any, rate: Any) -> Any:
         return a * gnp.log(rate) - special.gammaln(a) - (a + 1) * gnp.log(value) - rate / value
