@@ -178,11 +178,13 @@ def _of_binomial(p: Any, q: Any) -> Any:
             f"kl_divergence of two Binomial needs total_count of the first to be that of the second or more; found "
             f"{count} and {other}"
         )
-    return gnp.where(np.greater(count, other), np.inf, p._values()[0] * _of_bernoulli(p, q))
+    of_one = gnp.where(count == 0, 0, _of_bernoulli(p, q))  # which may be infinite
+    return gnp.where(np.greater(count, other), np.inf, p._values()[0] * of_one)
 
 
 def _of_geometric(p: Any, q: Any) -> Any:
-    return _of_bernoulli(p, q) / p.probs
+    mine, other = (each._log_probability(1.0, p.mean, each._values()[-1]) for each in (p, q))
+    return mine - other
 
 
 def _of_exponential(p: Any, q: Any) -> Any:
@@ -193,7 +195,8 @@ def _of_exponential(p: Any, q: Any) -> Any:
 
 def _of_laplace(p: Any, q: Any) -> Any:
     (loc, scale), (other_loc, other_scale) = _both(p, q)
-    distance, ratio = gnp.abs(loc - other_loc), scale / other_scale
+    shift, ratio = loc - other_loc, scale / other_scale
+    distance = gnp.where(raw(shift) < 0, -shift, shift)  # abs has the slope 0 at 0, which cuts the second derivative
     return distance / other_scale + ratio * gnp.exp(-distance / scale) - gnp.log(ratio) - 1
 
 

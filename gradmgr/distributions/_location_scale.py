@@ -130,8 +130,9 @@ class Laplace(LocationScale):
 
     def _cdf(self, value: Any, loc: Any, scale: Any) -> Any:
         z = (value - loc) / scale
-        tail = gnp.exp(-gnp.abs(z)) / 2
-        return gnp.where(raw(z) < 0, tail, 1 - tail)
+        is_low = raw(z) < 0
+        tail = gnp.exp(gnp.where(is_low, z, -z)) / 2  # of -abs(z), which has the slope 0 at 0
+        return gnp.where(is_low, tail, 1 - tail)
 
     def icdf(self, q: Any) -> Any:
         """Return the value whose cdf is q."""
@@ -191,8 +192,10 @@ class Cauchy(LocationScale):
     def icdf(self, q: Any) -> Any:
         """Return the value whose cdf is q."""
         loc, scale, q = self._values(q)
-        angle = math.pi * q
-        return loc - scale * gnp.cos(angle) / gnp.sin(angle)
+        is_above = raw(q) > 0.5
+        angle = math.pi * gnp.where(is_above, 1 - q, q)  # pi less an angle near it would be rounded off
+        found = scale * gnp.cos(angle) / gnp.sin(angle)
+        return loc + gnp.where(is_above, found, -found)
 
 
 class Gumbel(LocationScale):
@@ -407,4 +410,6 @@ class HalfCauchy(HalfDistribution):
     def icdf(self, q: Any) -> Any:
         """Return the value whose cdf is q."""
         scale, q = self._values(q)
-        return scale * gnp.tan(q * (math.pi / 2))
+        is_above, quarter = raw(q) > 0.5, math.pi / 2
+        above = scale / gnp.tan(quarter * gnp.where(is_above, 1 - q, 0.5))
+        return gnp.where(is_above, above, scale * gnp.tan(quarter * gnp.where(is_above, 0.5, q)))
