@@ -263,6 +263,7 @@ def test_values_and_derivatives_of_vectors_are_numbers(name):
 KNOWN_OF_DIVERGENCES = {
     ("Gamma, Gumbel", "first, NaN at an edge"): EDGE,
     ("Geometric(probs), Geometric(probs)", "first, NaN at an edge"): "the mean count overflows",
+    ("Geometric(probs), Geometric(logits)", "first, NaN at an edge"): "the mean count overflows",
     ("Geometric(logits), Geometric(probs)", "value"): "the mean count overflows",
     ("Geometric(logits), Geometric(logits)", "value"): "the mean count overflows",
     ("Binomial(0, probs), Binomial(0, probs)", "first, NaN at an edge"): "no trial, of an infinite divergence",
