@@ -12,8 +12,18 @@ import gradmgr.numpy as gnp
 from gradmgr import special
 from gradmgr._arrays.drawing import drawn, noise
 from gradmgr._engine.tensor import raw
-from gradmgr.distributions._distribution import Distribution, Shape, full_like_shape, in_dtype
+from gradmgr.distributions._distribution import (
+    Distribution,
+    Shape,
+    by_parts,
+    drawn_exp,
+    drawn_share,
+    full_like_shape,
+    in_dtype,
+    numbers_of,
+)
 from gradmgr.distributions.constraints import nonnegative, positive, real, unit_interval
+from gradmgr.ops.convert import wide_dtype
 from gradmgr.ops.incomplete_gamma import reparameterized_log_gamma
 
 _LOG_ROOT_2PI = math.log(2 * math.pi) / 2
@@ -31,8 +41,9 @@ def log_gamma_variate(rng: np.random.Generator, shape: Shape, concentration: Any
     """Return the logarithm of gamma variates of rate 1, differentiable in the concentration.
 
     The variates themselves underflow where the concentration is small; a variate of a is one of a + 1, times the a-th
-    root of a uniform number (Marsaglia and Tsang, 2000).
+    root of a uniform number (Marsaglia and Tsang, 2000). Of halves they are in float32, as they may be below -65504.
     """
+    concentration = in_dtype(concentration, wide_dtype(concentration.dtype))
     values = drawn(_draw_log_gamma, rng, full_like_shape(concentration, shape))
     return reparameterized_log_gamma(concentration, values)
 
@@ -41,11 +52,6 @@ def _draw_log_gamma(rng: np.random.Generator, a: Any) -> Any:
     a = np.asarray(a)
     wide = a.astype(np.float64)
     return (np.log(rng.standard_gamma(wide + 1)) - rng.standard_exponential(a.shape) / wide).astype(a.dtype)
-
-
-def above_0(drawn: Any) -> Any:
-    """Return draws with the smallest positive normal number in place of those that are rounded to 0."""
-    return gnp.maximum(drawn, np.finfo(drawn.dtype).tiny)
 
 
 # ---------------------------------------------------------------- the distributions
@@ -58,12 +64,18 @@ class LocationScale(Distribution):
     arg_constraints = MappingProxyType({"loc": real, "scale": positive})
     _support = real
     _kind_of_noise: ClassVar[str]
+    # (value - loc) / scale from which on the cdf is 0 or 1 in every dtype, and its derivatives are 0.
+    _reach: ClassVar[tuple[float, float]]
 
     def __init__(self, loc: Any, scale: Any, validate_args: bool = True) -> None:
         super().__init__(validate_args, loc=loc, scale=scale)
 
     def _draw(self, rng: np.random.Generator, shape: Shape, loc: Any, scale: Any) -> Any:
         return loc + scale * noise(self._kind_of_noise, rng, shape, raw(loc))
+
+    def _ends(self, value: Any, loc: Any, scale: Any) -> tuple[Any, Any, Any]:
+        z = (value - loc) / scale
+        return z <= self._reach[0], z >= self._reach[1], loc
 
     @property
     def mean(self) -> Any:
@@ -96,6 +108,7 @@ class Normal(LocationScale):
     """
 
     _kind_of_noise = "standard_normal"
+    _reach = -40.0, 40.0
 
     def _log_prob(self, value: Any, loc: Any, scale: Any) -> Any:
         z = (value - loc) / scale
@@ -150,7 +163,7 @@ class Gamma(Distribution):
         super().__init__(validate_args, concentration=concentration, rate=rate)
 
     def _draw(self, rng: np.random.Generator, shape: Shape, concentration: Any, rate: Any) -> Any:
-        return above_0(gnp.exp(log_gamma_variate(rng, shape, concentration)) / rate)
+        return drawn_exp(log_gamma_variate(rng, shape, concentration), 1 / rate)
 
     def _log_prob(self, value: Any, concentration: Any, rate: Any) -> Any:
         constant = concentration * gnp.log(rate) - special.gammaln(concentration)
@@ -173,10 +186,19 @@ class Gamma(Distribution):
         a, rate = self._values()
         return self._spread(a / (rate * rate))
 
+    def _ends(self, value: Any, a: Any, rate: Any) -> tuple[Any, Any, Any]:
+        return value < 0, rate * value > 1e4 * (1 + a), a / rate
+
     def _cdf(self, value: Any, a: Any, rate: Any) -> Any:
-        # At 0 the density is infinite for a < 1, of which the derivative in the rate would be 0 times that.
-        is_edge = (raw(value) == 0) & (raw(a) < 1)
-        return gnp.where(is_edge, 0, special.gammainc(a, rate * gnp.where(is_edge, 1, value)))
+        plain_a, plain_rate = raw(a), raw(rate)
+        return by_parts(
+            # The density is infinite there, and the derivative by the rate 0, not 0 times that.
+            (raw(value) == 0) & (plain_a < 1),
+            lambda x: special.gammainc(plain_a, plain_rate * x),
+            lambda x: special.gammainc(a, rate * x),
+            value,
+            (plain_a / plain_rate,) * 2,
+        )
 
     def icdf(self, q: Any) -> Any:
         """Return the value whose cdf is q."""
@@ -187,8 +209,7 @@ class Gamma(Distribution):
 class Beta(Distribution):
     """The beta distribution, with arguments as torch.distributions.Beta.
 
-    `rsample` is made of two gamma variates (see `Gamma`), by their logarithms, so that it is neither 0 nor 1 before
-    the numbers of the dtype end.
+    `rsample` is made of two gamma variates (see `Gamma`), by their logarithms.
 
     Args:
         concentration1: alpha, greater than 0.
@@ -213,8 +234,8 @@ class Beta(Distribution):
         super().__init__(validate_args, concentration1=concentration1, concentration0=concentration0)
 
     def _draw(self, rng: np.random.Generator, shape: Shape, a: Any, b: Any) -> Any:
-        drawn = in_dtype(special.expit(log_gamma_variate(rng, shape, a) - log_gamma_variate(rng, shape, b)), a.dtype)
-        return above_0(gnp.minimum(drawn, drawn.dtype.type(1 - np.finfo(drawn.dtype).epsneg)))
+        log_odds = log_gamma_variate(rng, shape, a) - log_gamma_variate(rng, shape, b)
+        return drawn_share(special.expit(log_odds), a.dtype)
 
     def _log_prob(self, value: Any, a: Any, b: Any) -> Any:
         return special.xlogy(a - 1, value) + special.xlog1py(b - 1, -value) - special.betaln(a, b)
@@ -239,6 +260,9 @@ class Beta(Distribution):
         a, b = self._values()
         total = a + b
         return self._spread(a * b / (total * total * (total + 1)))
+
+    def _ends(self, value: Any, a: Any, b: Any) -> tuple[Any, Any, Any]:
+        return value < 0, value > 1, 0.5
 
     def _cdf(self, value: Any, a: Any, b: Any) -> Any:
         return special.betainc(a, b, value)
@@ -277,14 +301,21 @@ class StudentT(Distribution):
     def _draw(self, rng: np.random.Generator, shape: Shape, df: Any, loc: Any, scale: Any) -> Any:
         half = df / 2
         # A chi-square variate over df is a gamma variate of df/2 over df/2.
-        width = gnp.exp((gnp.log(half) - log_gamma_variate(rng, shape, half)) / 2)
-        return loc + scale * (standard_normal(rng, shape, df) * width)
+        width = drawn_exp((gnp.log(half) - log_gamma_variate(rng, shape, half)) / 2, scale)
+        return loc + standard_normal(rng, shape, df) * width
 
     def _log_prob(self, value: Any, df: Any, loc: Any, scale: Any) -> Any:
         z = (value - loc) / scale
         # Not a difference of two logarithms of gamma, which is off by 0.02 for df = 1e5 in float32.
         constant = -special.betaln(df / 2, df.dtype.type(0.5)) - gnp.log(df) / 2 - gnp.log(scale)
-        return constant - (df + 1) / 2 * gnp.log1p(z * z / df)
+        log_ratio = by_parts(
+            abs(raw(z)) > _far(df),
+            lambda z: 2 * gnp.log(gnp.abs(z)) - gnp.log(df),
+            lambda z: gnp.log1p(z * z / df),
+            z,
+            (1.0, 0.0),
+        )
+        return constant - (df + 1) / 2 * log_ratio
 
     def entropy(self) -> Any:
         """Return (df + 1)/2 (digamma((df + 1)/2) - digamma(df/2)) + log(sqrt(df) B(df/2, 1/2) scale)."""
@@ -310,23 +341,46 @@ class StudentT(Distribution):
         infinite = gnp.where(raw(df) > 1, df.dtype.type(np.inf), df.dtype.type(np.nan))
         return self._spread(gnp.where(has_variance, finite, infinite))
 
-    def _cdf(self, value: Any, df: Any, loc: Any, scale: Any) -> Any:
+    def _ends(self, value: Any, df: Any, loc: Any, scale: Any) -> tuple[Any, Any, Any]:
         z = (value - loc) / scale
+        return z == -np.inf, z == np.inf, loc
+
+    def _cdf(self, value: Any, df: Any, loc: Any, scale: Any) -> Any:
+        z, half = (value - loc) / scale, df / 2
         is_above = raw(z) > 0
         lower = gnp.where(is_above, -z, z)
-        # Beyond a limit, where squares would overflow at last, the tail is that at the limit times a power of z.
-        limit = np.sqrt(np.finfo(z.dtype).max) / 4
-        beyond = gnp.maximum(-lower / limit, 1) ** -df
-        lower = gnp.maximum(lower, -limit)
-        length = gnp.sqrt(df + lower * lower)
-        # A symmetric beta variable in place of z, (1 + z / length) / 2; so written, small ones are not rounded off.
-        tail = special.betainc(df / 2, df / 2, df / (2 * length * (length - lower))) * beyond
-        return gnp.where(is_above, 1 - tail, tail)
+
+        def tail(lower: Any) -> Any:
+            length = gnp.sqrt(df + lower * lower)
+            # A symmetric beta variable in place of z, (1 + z / length) / 2; so written, small ones are not rounded off.
+            return special.betainc(half, half, df / (2 * length * (length - lower)))
+
+        def far_tail(lower: Any) -> Any:  # the first term of its series
+            return gnp.exp(half * (gnp.log(df / 4) - 2 * gnp.log(-lower)) - gnp.log(half) - special.betaln(half, half))
+
+        far = _far(df)
+        found = by_parts(raw(lower) < -far, far_tail, tail, lower, (-2 * far, 0.0))
+        return gnp.where(is_above, 1 - found, found)
 
     def icdf(self, q: Any) -> Any:
         """Return the value whose cdf is q."""
         df, loc, scale, q = self._values(q)
-        is_above = raw(q) > 0.5
-        y = special.betaincinv(df / 2, df / 2, gnp.where(is_above, 1 - q, q))
-        lower = gnp.sqrt(df) * (y - 0.5) / gnp.sqrt(y * (1 - y))
-        return loc + scale * gnp.where(is_above, -lower, lower)
+        half, is_above = df / 2, raw(q) > 0.5
+
+        def lower(q: Any) -> Any:
+            y = special.betaincinv(half, half, q)
+            return gnp.sqrt(df) * (y - 0.5) / gnp.sqrt(y * (1 - y))
+
+        def log_far(q: Any, df: Any, half: Any) -> Any:  # the inverse of far_tail
+            return (gnp.log(df / 4) - (gnp.log(q) + gnp.log(half) + special.betaln(half, half)) / half) / 2
+
+        tail, far = gnp.where(is_above, 1 - q, q), _far(df)
+        with np.errstate(all="ignore"):
+            is_far = log_far(raw(tail), raw(df), raw(half)) > np.log(far)
+        found = by_parts(is_far, lambda q: -gnp.exp(log_far(q, df, half)), lower, tail, (0.5, 0.5))
+        return loc + scale * gnp.where(is_above, -found, found)
+
+
+def _far(df: Any) -> Any:
+    """Return from where on a variable's square hides df beside it, in plain numbers."""
+    return np.sqrt(raw(df)) / (1 - numbers_of(df.dtype)[1])

@@ -16,7 +16,7 @@ from gradmgr._arrays.batched import is_batched
 from gradmgr._arrays.drawing import drawn
 from gradmgr._engine.tensor import raw
 from gradmgr.distributions._discrete import WithProbability, WithWeights, one_of
-from gradmgr.distributions._distribution import Shape, full_like_shape
+from gradmgr.distributions._distribution import Shape, by_parts, full_like_shape
 from gradmgr.distributions.constraints import (
     Constraint,
     Tested,
@@ -53,6 +53,11 @@ def _draw_multinomial(count: int, rng: np.random.Generator, p: Any) -> Any:
 def _log_choices(count: Any, chosen: Any) -> Any:
     """Return the logarithm of the binomial coefficient."""
     return -special.betaln(count - chosen + 1, chosen + 1) - gnp.log1p(count)
+
+
+def _log1p_ratio(u: Any) -> Any:
+    """Return log(1 + u) / u, which is 1 at 0."""
+    return by_parts(raw(u) == 0, lambda u: 1 - u / 2, lambda u: gnp.log1p(u) / u, u, (0.0, 1.0))
 
 
 def _expected(log_prob: Any, values: Any) -> Any:
@@ -94,20 +99,32 @@ class Geometric(WithProbability):
 
     def entropy(self) -> Any:
         """Return (-p log(p) - (1 - p) log(1 - p)) / p."""
-        p = self.probs
-        return (special.entr(p) - special.xlog1py(1 - p, -p)) / p
+        if not self._has_logits:
+            p = self.probs
+            return -gnp.log(p) - special.xlog1py(1 - p, -p) / p
+        (x,) = self._values()
+        return by_parts(
+            raw(x) < 0,
+            lambda x: _log1p_ratio(gnp.exp(x)) - special.log_expit(x),
+            lambda x: -gnp.exp(-x) * special.log_expit(-x) - special.log_expit(x),
+            x,
+            (-1.0, 1.0),
+        )
+
+    def _odds_of_failure(self) -> Any:
+        (parameter,) = self._values()
+        return gnp.exp(-parameter) if self._has_logits else (1 - parameter) / parameter
 
     @property
     def mean(self) -> Any:
         """The ratio (1 - p) / p, p being the probability of a success."""
-        p = self.probs
-        return (1 - p) / p
+        return self._odds_of_failure()
 
     @property
     def variance(self) -> Any:
         """The ratio (1 - p) / p^2, p being the probability of a success."""
-        p = self.probs
-        return (1 - p) / (p * p)
+        odds = self._odds_of_failure()
+        return odds * (1 + odds)
 
 
 class Binomial(WithProbability):
@@ -147,13 +164,24 @@ class Binomial(WithProbability):
 
     def entropy(self) -> Any:
         """Return the sum of -p log(p) over the values."""
-        count = raw(self._values()[0])
-        if is_batched(count):
+        count, parameter = self._values()
+        given, plain = raw(count), raw(parameter)
+        if is_batched(given):
             raise NotImplementedError("Binomial.entropy: total_count is the same for all examples of a vmap")
-        largest = int(count.max()) if count.size else 0
+        largest = int(given.max()) if given.size else 0
         values = np.arange(largest + 1).reshape((-1,) + (1,) * len(self.batch_shape))
-        log_prob = self.log_prob(libraries.to_device(values, libraries.device_of(count)))
-        return -_expected(log_prob, log_prob)
+        values = libraries.to_device(values.astype(given.dtype), libraries.device_of(given))
+        value = np.minimum(values, given)
+
+        def of_counts(parameter: Any) -> Any:
+            log_prob = gnp.where(values > given, -np.inf, self._log_prob(value, count, parameter))
+            return -_expected(log_prob, log_prob)
+
+        def of_trials(p: Any) -> Any:  # which has the same slopes at 0 and 1: infinite ones
+            return count * (special.entr(p) + special.entr(1 - p))
+
+        is_certain = (given > 0) & ((plain == 0) | (plain == 1)) if not self._has_logits else np.False_
+        return by_parts(is_certain, of_trials, of_counts, parameter, (0.0, 0.5))
 
     @property
     def mean(self) -> Any:
@@ -163,8 +191,7 @@ class Binomial(WithProbability):
     @property
     def variance(self) -> Any:
         """The product n p (1 - p), n being total_count and p the probability of a success."""
-        p = self.probs
-        return self._values()[0] * p * (1 - p)
+        return self._values()[0] * self._variance_of_one()
 
 
 class NegativeBinomial(WithProbability):

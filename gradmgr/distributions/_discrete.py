@@ -57,6 +57,8 @@ def expected_log(probability: Any, log_probability: Any, log_other: Any = None) 
     p log(p), by p, is infinite, and by the logit 0.
     """
     is_zero = raw(log_probability) == -np.inf
+    if log_other is not None:
+        is_zero = is_zero | (raw(probability) == 0) & (raw(log_other) == -np.inf)
     finite = gnp.where(is_zero, 0, log_probability)
     return probability * (finite if log_other is None else finite - gnp.where(is_zero, 0, log_other))
 
@@ -72,6 +74,18 @@ class WithProbability(Distribution):
 
     def _probs(self, parameter: Any) -> Any:
         return special.expit(parameter) if self._has_logits else parameter
+
+    def _shares(self) -> tuple[Any, Any]:
+        """Return the probabilities of a success and of a failure."""
+        parameter = self._values()[-1]
+        if self._has_logits:
+            return special.expit(parameter), special.expit(-parameter)
+        return parameter, 1 - parameter
+
+    def _variance_of_one(self) -> Any:
+        """Return the variance of the number of successes in one trial."""
+        success, failure = self._shares()
+        return success * failure
 
     @property
     def probs(self) -> Any:
@@ -123,11 +137,7 @@ class Bernoulli(WithProbability):
 
     def entropy(self) -> Any:
         """Return -p log(p) - (1 - p) log(1 - p)."""
-        if self._has_logits:
-            logits = self.logits
-            return -sum(expected_log(special.expit(x), special.log_expit(x)) for x in (logits, -logits))
-        p = self.probs
-        return special.entr(p) - special.xlog1py(1 - p, -p)
+        return -self._log_probability(*self._shares(), self._values()[-1])
 
     @property
     def mean(self) -> Any:
@@ -137,8 +147,7 @@ class Bernoulli(WithProbability):
     @property
     def variance(self) -> Any:
         """The product p (1 - p), p being the probability of 1."""
-        p = self.probs
-        return p * (1 - p)
+        return self._variance_of_one()
 
 
 class WithWeights(Distribution):

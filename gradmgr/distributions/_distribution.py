@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import operator
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -245,6 +246,14 @@ class Distribution:
         """Return log_prob at values of the support, all in one dtype."""
         raise NotImplementedError
 
+    def _cdf(self, value: Any, *parameters: Any) -> Any:
+        """Return cdf at values between the ends, all in one dtype."""
+        return self._without_closed_form("cdf")
+
+    def _ends(self, value: Any, *parameters: Any) -> tuple[Any, Any, Any]:
+        """Return of plain values where the cdf is 0 and where it is 1 with all derivatives 0, and a value between."""
+        return self._without_closed_form("cdf")
+
     # ------------------------------------------------------------ for the user
 
     def log_prob(self, value: Any) -> Any:
@@ -264,8 +273,8 @@ class Distribution:
         *parameters, value = self._values(value)
         if self._inner is None:
             return self._log_prob(value, *parameters)
-        support = self.support
-        is_inside = support.holds(raw(value))
+        support, plain = self.support, raw(value)
+        is_inside = support.holds(plain) & np.isfinite(plain)
         return within(is_inside, lambda x: self._log_prob(x, *parameters), value, self._inner, support.event_dim)
 
     def _check_shape(self, value: Any) -> None:
@@ -331,24 +340,23 @@ class Distribution:
 
     @property
     def stddev(self) -> Any:
-        """The standard deviation: the root of the variance."""
-        return gnp.sqrt(self.variance)
-
-    def _cdf(self, value: Any, *parameters: Any) -> Any:
-        """Return cdf at finite values of the support, all in one dtype."""
-        return self._without_closed_form("cdf")
+        """The standard deviation: the root of the variance; where that is 0, its derivative is 0."""
+        variance = self.variance
+        is_zero = raw(variance) == 0
+        return gnp.where(is_zero, 0, gnp.sqrt(gnp.where(is_zero, 1, variance)))
 
     def cdf(self, value: Any) -> Any:
-        """Return the probability of values up to this one; outside of the support its derivatives are 0."""
+        """Return the probability of values up to this one; NaN at NaN.
+
+        Its derivatives at a bound of the support are those from within.
+
+        Raises:
+            NotImplementedError: there is no closed form.
+        """
         *parameters, value = self._values(parameter_of(value, "value", f"{type(self).__name__}.cdf"))
-        plain = raw(value)
-        is_inside = np.isfinite(plain) if self._inner is None else np.isfinite(plain) & self.support.holds(plain)
-        if not is_batched(is_inside) and is_inside.all():
-            return self._cdf(value, *parameters)
-        inner = 0.0 if self._inner is None else self._inner
-        made = self._cdf(gnp.where(is_inside, value, in_dtype(inner, value.dtype)), *parameters)
-        outside = np.where(plain != plain, np.nan, plain > inner).astype(value.dtype)
-        return gnp.where(is_inside, made, outside)
+        with np.errstate(all="ignore"):
+            is_low, is_high, inner = self._ends(raw(value), *map(raw, parameters))
+        return between_ends(is_low, is_high, lambda x: self._cdf(x, *parameters), value, inner)
 
     def icdf(self, q: Any) -> Any:
         """Return the value whose cdf is q."""
@@ -388,3 +396,52 @@ def within(is_inside: Any, compute: Callable[[Any], Any], value: Any, inner: Any
         axes = tuple(range(-event_axes, 0))
         is_inside, is_nan = is_inside.all(axis=axes), is_nan.any(axis=axes)
     return gnp.where(is_nan, np.nan, gnp.where(is_inside, made, -np.inf))
+
+
+def between_ends(is_low: Any, is_high: Any, compute: Callable[[Any], Any], value: Any, inner: Any) -> Any:
+    """Return 0 where a value is too low and 1 where it is too high, else compute(value).
+
+    It is computed at `inner` there, so that no gradient is NaN.
+    """
+    is_end = is_low | is_high
+    if not is_batched(is_end) and not is_end.any():
+        return compute(value)
+    return gnp.where(is_low, 0, gnp.where(is_high, 1, compute(gnp.where(is_end, inner, value))))
+
+
+def by_parts(
+    is_first: Any, first: Callable[[Any], Any], second: Callable[[Any], Any], value: Any, inner: tuple[Any, Any]
+) -> Any:
+    """Return first(value) where asked, else second(value).
+
+    Where a function is not asked for, it is computed at its element of `inner`, so that no gradient is NaN.
+    """
+    if not is_batched(is_first) and not is_first.any():
+        return second(value)
+    of_first, of_second = gnp.where(is_first, value, inner[0]), gnp.where(is_first, inner[1], value)
+    return gnp.where(is_first, first(of_first), second(of_second))
+
+
+def numbers_of(dtype: Any) -> tuple[float, float, float]:
+    """Return the smallest normal number of a floating dtype, the largest below 1, and the largest."""
+    if dtype.name == "bfloat16":
+        return 2.0**-126, 1 - 2.0**-8, (2 - 2.0**-7) * 2.0**127
+    info = np.finfo(dtype)
+    return float(info.tiny), float(1 - info.epsneg), float(info.max)
+
+
+def drawn_exp(log: Any, scale: Any) -> Any:
+    """Return scale exp(log) of random numbers, in the dtype of scale.
+
+    They are moved from 0 and infinity to normal numbers, whose logarithms are finite.
+    """
+    least, below_one, largest = numbers_of(scale.dtype)
+    rounded, shift = 4 * below_one - 3, np.log(in_dtype(raw(scale), log.dtype))  # no bound rounds to the other side
+    low, high = (log.dtype.type(math.log(bound) * rounded) - shift for bound in (least, largest))
+    return in_dtype(scale * gnp.exp(gnp.clip(log, low, high)), scale.dtype)
+
+
+def drawn_share(value: Any, dtype: Any) -> Any:
+    """Return random numbers moved from 0 and 1 to the nearest normal number between."""
+    least, below_one, _ = numbers_of(dtype)
+    return in_dtype(gnp.clip(value, value.dtype.type(least), value.dtype.type(below_one)), dtype)

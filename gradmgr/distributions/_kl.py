@@ -117,27 +117,22 @@ def _of_bernoulli(p: Any, q: Any) -> Any:
     if p._has_logits and q._has_logits:
         expit, log_expit, mine, other = special.expit, special.log_expit, p.logits, q.logits
         return sum(expected_log(expit(x), log_expit(x), log_expit(y)) for x, y in ((mine, other), (-mine, -other)))
-    mine, other = p._values()[-1], q._values()[-1]
+    shares = p._shares()
     if not p._has_logits and not q._has_logits:
-        return special.rel_entr(mine, other) + special.rel_entr(1 - mine, 1 - other)
-    # A probability that is computed from logits may be rounded to 1, and so no other is taken from it.
-    successes, failures = (special.expit(mine), special.expit(-mine)) if p._has_logits else (mine, 1 - mine)
-    return -Bernoulli.entropy(p) - q._log_probability(successes, failures, other)
+        return sum(map(special.rel_entr, shares, q._shares()))
+    # Each by its own parameter: what is 0 or 1 of a logit has a finite logarithm.
+    mine, other = (each._log_probability(*shares, each._values()[-1]) for each in (p, q))
+    return mine - other
 
 
 def _of_categorical(p: Any, q: Any) -> Any:
     if p._has_logits and q._has_logits:
         return gnp.sum(expected_log(p.probs, p.logits, q.logits), axis=-1)
-    if p._has_logits:
+    if p._has_logits or q._has_logits:
         return -p._entropy_of_one() - q._log_probability(p.probs, *q._values())
-    (weights,), (other,) = p._values(), q._values()
+    (weights,) = p._values()
     total = gnp.sum(weights, axis=-1)
-    if not q._has_logits:
-        return gnp.sum(special.rel_entr(weights, q.probs), axis=-1) / total - gnp.log(total)
-    is_excluded = raw(other) == -np.inf
-    mean = gnp.sum(weights * gnp.where(is_excluded, 0, other), axis=-1) / total
-    made = special.logsumexp(other, axis=-1) - mean - p._entropy_of_one()
-    return gnp.where((is_excluded & (raw(weights) > 0)).any(axis=-1), np.inf, made)
+    return gnp.sum(special.rel_entr(weights, q.probs), axis=-1) / total - gnp.log(total)
 
 
 def _of_poisson(p: Any, q: Any) -> Any:
@@ -183,13 +178,13 @@ def _of_binomial(p: Any, q: Any) -> Any:
             f"kl_divergence of two Binomial needs total_count of the first to be that of the second or more; found "
             f"{count} and {other}"
         )
-    return gnp.where(np.greater(count, other), np.inf, p._values()[0] * _of_bernoulli(p, q))
+    of_one = gnp.where(count == 0, 0, _of_bernoulli(p, q))  # which may be infinite
+    return gnp.where(np.greater(count, other), np.inf, p._values()[0] * of_one)
 
 
 def _of_geometric(p: Any, q: Any) -> Any:
-    of_one = _of_bernoulli(p, q)
-    # 1 / probs of logits, whose derivative stays in the range of the dtype.
-    return of_one * (1 + gnp.exp(-p.logits)) if p._has_logits else of_one / p.probs
+    mine, other = (each._log_probability(1.0, p.mean, each._values()[-1]) for each in (p, q))
+    return mine - other
 
 
 def _of_exponential(p: Any, q: Any) -> Any:
@@ -200,7 +195,8 @@ def _of_exponential(p: Any, q: Any) -> Any:
 
 def _of_laplace(p: Any, q: Any) -> Any:
     (loc, scale), (other_loc, other_scale) = _both(p, q)
-    distance, ratio = gnp.abs(loc - other_loc), scale / other_scale
+    shift, ratio = loc - other_loc, scale / other_scale
+    distance = gnp.where(raw(shift) < 0, -shift, shift)  # abs has the slope 0 at 0, which cuts the second derivative
     return distance / other_scale + ratio * gnp.exp(-distance / scale) - gnp.log(ratio) - 1
 
 
@@ -274,7 +270,7 @@ def _to_gumbel(p: Any, q: Any) -> Any:
 def _to_poisson(p: Any, q: Any) -> Any:
     """Return the divergence from a Bernoulli distribution."""
     (rate,) = q._values()
-    return rate - p.probs * gnp.log(rate) - p.entropy()
+    return rate - special.xlogy(p.probs, rate) - p.entropy()
 
 
 def _beta_to_uniform(p: Any, q: Any) -> Any:

@@ -45,6 +45,7 @@ class Uniform(Distribution):
 
     has_rsample = True
     arg_constraints = MappingProxyType({"low": real, "high": real})
+    _inner = 0.0
 
     def __init__(self, low: Any, high: Any, validate_args: bool = True) -> None:
         super().__init__(validate_args, low=low, high=high)
@@ -57,10 +58,6 @@ class Uniform(Distribution):
     def support(self) -> Constraint:
         """What the values are."""
         return interval(self._parameters["low"], self._parameters["high"])
-
-    @property
-    def _inner(self) -> Any:  # type: ignore[override]  # it depends on the parameters
-        return raw(self._parameters["low"])
 
     def _draw(self, rng: np.random.Generator, shape: Shape, low: Any, high: Any) -> Any:
         return low + (high - low) * noise("random", rng, shape, raw(low))
@@ -84,6 +81,9 @@ class Uniform(Distribution):
         """(high - low)^2 / 12."""
         low, high = self._values()
         return (high - low) ** 2 / 12
+
+    def _ends(self, value: Any, low: Any, high: Any) -> tuple[Any, Any, Any]:
+        return value < low, value > high, low
 
     def _cdf(self, value: Any, low: Any, high: Any) -> Any:
         return (value - low) / (high - low)
@@ -112,6 +112,7 @@ class Laplace(LocationScale):
     """
 
     _kind_of_noise = "laplace"
+    _reach = -750.0, 750.0
 
     def _log_prob(self, value: Any, loc: Any, scale: Any) -> Any:
         return -gnp.abs(value - loc) / scale - gnp.log(scale) - _LOG_2
@@ -129,8 +130,9 @@ class Laplace(LocationScale):
 
     def _cdf(self, value: Any, loc: Any, scale: Any) -> Any:
         z = (value - loc) / scale
-        tail = gnp.exp(-gnp.abs(z)) / 2
-        return gnp.where(raw(z) < 0, tail, 1 - tail)
+        is_low = raw(z) < 0
+        tail = gnp.exp(gnp.where(is_low, z, -z)) / 2  # of -abs(z), which has the slope 0 at 0
+        return gnp.where(is_low, tail, 1 - tail)
 
     def icdf(self, q: Any) -> Any:
         """Return the value whose cdf is q."""
@@ -180,6 +182,9 @@ class Cauchy(LocationScale):
         _, scale = self._values()
         return self._spread(scale * np.inf)
 
+    def _ends(self, value: Any, loc: Any, scale: Any) -> tuple[Any, Any, Any]:
+        return value == -np.inf, value == np.inf, loc
+
     def _cdf(self, value: Any, loc: Any, scale: Any) -> Any:
         # The angle from the negative axis: not a difference, which would round small probabilities off.
         return gnp.arctan2(scale, loc - value) / math.pi
@@ -187,8 +192,10 @@ class Cauchy(LocationScale):
     def icdf(self, q: Any) -> Any:
         """Return the value whose cdf is q."""
         loc, scale, q = self._values(q)
-        angle = math.pi * q
-        return loc - scale * gnp.cos(angle) / gnp.sin(angle)
+        is_above = raw(q) > 0.5
+        angle = math.pi * gnp.where(is_above, 1 - q, q)  # pi less an angle near it would be rounded off
+        found = scale * gnp.cos(angle) / gnp.sin(angle)
+        return loc + gnp.where(is_above, found, -found)
 
 
 class Gumbel(LocationScale):
@@ -209,9 +216,10 @@ class Gumbel(LocationScale):
     """
 
     _kind_of_noise = "gumbel"
+    _reach = -7.0, 750.0
 
     def _log_prob(self, value: Any, loc: Any, scale: Any) -> Any:
-        z = (value - loc) / scale
+        z = gnp.maximum((value - loc) / scale, -800.0)  # at which exp(-z) is infinite; -inf would give inf - inf
         return -(z + gnp.exp(-z)) - gnp.log(scale)
 
     def entropy(self) -> Any:
@@ -232,8 +240,7 @@ class Gumbel(LocationScale):
         return self._spread(scale * scale * (math.pi**2 / 6))
 
     def _cdf(self, value: Any, loc: Any, scale: Any) -> Any:
-        # Above 10 the result is 0 in every dtype, and the inner exponential would overflow at last.
-        return gnp.exp(-gnp.exp(gnp.minimum((loc - value) / scale, 10)))
+        return gnp.exp(-gnp.exp((loc - value) / scale))
 
     def icdf(self, q: Any) -> Any:
         """Return the value whose cdf is q."""
@@ -347,6 +354,9 @@ class HalfNormal(HalfDistribution):
         (scale,) = self._values()
         return scale * scale * (1 - 2 / math.pi)
 
+    def _ends(self, value: Any, scale: Any) -> tuple[Any, Any, Any]:
+        return value < 0, value / scale > 40, 0.0
+
     def _cdf(self, value: Any, scale: Any) -> Any:
         return special.erf(value / (scale * math.sqrt(2)))
 
@@ -391,10 +401,15 @@ class HalfCauchy(HalfDistribution):
         """Infinity."""
         return self._values()[0] * np.inf
 
+    def _ends(self, value: Any, scale: Any) -> tuple[Any, Any, Any]:
+        return value < 0, value == np.inf, 0.0
+
     def _cdf(self, value: Any, scale: Any) -> Any:
-        return gnp.arctan(value / scale) * (2 / math.pi)
+        return gnp.arctan2(value, scale) * (2 / math.pi)
 
     def icdf(self, q: Any) -> Any:
         """Return the value whose cdf is q."""
         scale, q = self._values(q)
-        return scale * gnp.tan(q * (math.pi / 2))
+        is_above, quarter = raw(q) > 0.5, math.pi / 2
+        above = scale / gnp.tan(quarter * gnp.where(is_above, 1 - q, 0.5))
+        return gnp.where(is_above, above, scale * gnp.tan(quarter * gnp.where(is_above, 0.5, q)))

@@ -11,12 +11,14 @@ import numpy as np
 import gradmgr.numpy as gnp
 from gradmgr import special
 from gradmgr._arrays.batched import is_batched
+from gradmgr._arrays.libraries import to_device
 from gradmgr._engine.tensor import raw
-from gradmgr.distributions._continuous import above_0, log_gamma_variate, standard_normal
-from gradmgr.distributions._distribution import Distribution, Shape, require, shape_of, within
+from gradmgr.distributions._continuous import log_gamma_variate, standard_normal
+from gradmgr.distributions._distribution import Distribution, Shape, drawn_share, require, shape_of, within
 from gradmgr.distributions.constraints import (
     Tested,
     finite,
+    has_factor,
     independent,
     lower_cholesky,
     lower_triangular,
@@ -43,7 +45,8 @@ class MultivariateNormal(Distribution):
         precision_matrix: its inverse; or
         scale_tril: its lower Cholesky factor. Exactly one of the three is given.
         validate_args: whether the parameters are checked: to be finite, the first two matrices to be symmetric but for
-            rounding and positive definite, scale_tril to be lower triangular with a diagonal above 0.
+            rounding and positive definite, which takes one more factorisation, scale_tril to be lower triangular with
+            a diagonal above 0.
 
     Raises:
         ValueError: not one of the three matrices is given, it is not as it must be, or the shapes do not fit.
@@ -101,12 +104,19 @@ class MultivariateNormal(Distribution):
             require(diagonal, _POSITIVE_DIAGONAL, self._given, "MultivariateNormal")
         else:
             require(matrix, symmetric, self._given, "MultivariateNormal")
-            try:  # a sixth of the time of eigenvalues, by which the error then says which matrix it is
-                is_certain = bool(np.isfinite(np.linalg.cholesky(matrix)).all())
-            except np.linalg.LinAlgError:
-                is_certain = False
-            if not is_certain:
-                require(matrix, positive_definite, self._given, "MultivariateNormal")
+            self._check_positive_definite(matrix)
+
+    def _check_positive_definite(self, matrix: Any) -> None:
+        holds = has_factor(matrix)
+        if not holds.all():
+            place = tuple(map(int, np.argwhere(~to_device(holds, "cpu"))[0]))
+            least = np.linalg.eigvalsh(to_device(matrix[place], "cpu").astype(np.float64))[0]
+            raise ValueError(
+                f"MultivariateNormal: {self._given} must be positive definite; found a least eigenvalue of {least:.3g}"
+                + (f" in the matrix at index {place}" if place else "")
+                + ". A small multiple of the identity added to it may make it so; validate_args=False leaves this "
+                "check out"
+            )
 
     @property
     def event_shape(self) -> Shape:
@@ -206,7 +216,8 @@ class Dirichlet(Distribution):
         return shape_of(self._parameters["concentration"])[-1:]
 
     def _draw(self, rng: np.random.Generator, shape: Shape, concentration: Any) -> Any:
-        return above_0(special.softmax(log_gamma_variate(rng, shape + self.event_shape, concentration), axis=-1))
+        logs = log_gamma_variate(rng, shape + self.event_shape, concentration)
+        return drawn_share(special.softmax(logs, axis=-1), concentration.dtype)
 
     def _log_prob(self, value: Any, a: Any) -> Any:
         terms = within(raw(value) >= 0, lambda x: special.xlogy(a - 1, x), value, inner=1.0)

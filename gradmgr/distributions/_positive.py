@@ -11,8 +11,8 @@ import gradmgr.numpy as gnp
 from gradmgr import special
 from gradmgr._arrays.drawing import noise
 from gradmgr._engine.tensor import raw
-from gradmgr.distributions._continuous import Gamma, above_0, log_gamma_variate
-from gradmgr.distributions._distribution import Distribution, Shape
+from gradmgr.distributions._continuous import Gamma, log_gamma_variate
+from gradmgr.distributions._distribution import Distribution, Shape, by_parts, drawn_exp, numbers_of
 from gradmgr.distributions.constraints import Constraint, greater_than_eq, nonnegative, positive
 
 
@@ -66,6 +66,9 @@ class Exponential(Distribution):
         (rate,) = self._values()
         return 1 / (rate * rate)
 
+    def _ends(self, value: Any, rate: Any) -> tuple[Any, Any, Any]:
+        return value < 0, rate * value > 750, 0.0
+
     def _cdf(self, value: Any, rate: Any) -> Any:
         return -gnp.expm1(-rate * value)
 
@@ -101,11 +104,13 @@ class Weibull(Distribution):
         super().__init__(validate_args, scale=scale, concentration=concentration)
 
     def _draw(self, rng: np.random.Generator, shape: Shape, scale: Any, concentration: Any) -> Any:
-        return scale * standard_exponential(rng, shape, scale) ** (1 / concentration)
+        noise = standard_exponential(rng, shape, scale)
+        return drawn_exp(gnp.log(np.maximum(noise, numbers_of(noise.dtype)[0])) / concentration, scale)
 
     def _log_prob(self, value: Any, scale: Any, concentration: Any) -> Any:
-        powers = special.xlogy(concentration - 1, value) - (concentration - 1) * gnp.log(scale)
-        return gnp.log(concentration / scale) + powers - (value / scale) ** concentration
+        z = value / scale
+        finite = gnp.minimum(z, numbers_of(value.dtype)[2])  # infinity would give inf - inf
+        return gnp.log(concentration / scale) + special.xlogy(concentration - 1, finite) - z**concentration
 
     def entropy(self) -> Any:
         """Return c (1 - 1/k) + log(scale / k) + 1, k being the concentration and c Euler's constant."""
@@ -127,13 +132,19 @@ class Weibull(Distribution):
         ratio = gnp.expm1(special.gammaln(1 + 2 / k) - 2 * log_of_mean)
         return (scale * gnp.exp(log_of_mean)) ** 2 * ratio
 
+    def _ends(self, value: Any, scale: Any, concentration: Any) -> tuple[Any, Any, Any]:
+        return value < 0, (value / scale) ** concentration > 750, scale
+
     def _cdf(self, value: Any, scale: Any, concentration: Any) -> Any:
-        # Above exp(10) the result is 1 in every dtype, and the power would overflow at last.
-        with np.errstate(over="ignore"):
-            limit = np.exp(10 / raw(concentration))
-        is_edge = (raw(value) == 0) & (raw(concentration) < 1)  # as of Gamma
-        power = gnp.minimum(gnp.where(is_edge, 1, value) / scale, limit) ** concentration
-        return gnp.where(is_edge, 0, -gnp.expm1(-power))
+        plain_scale, k = raw(scale), raw(concentration)
+        return by_parts(
+            # The density is infinite there, and the derivatives by the parameters 0, not 0 times that.
+            (raw(value) / plain_scale == 0) & (k < 1),
+            lambda x: -gnp.expm1(-((x / plain_scale) ** k)),
+            lambda x: -gnp.expm1(-((x / scale) ** concentration)),
+            value,
+            (plain_scale,) * 2,
+        )
 
     def icdf(self, q: Any) -> Any:
         """Return the value whose cdf is q."""
@@ -160,6 +171,7 @@ class Pareto(Distribution):
 
     has_rsample = True
     arg_constraints = MappingProxyType({"scale": positive, "alpha": positive})
+    _inner = 1.0
 
     def __init__(self, scale: Any, alpha: Any, validate_args: bool = True) -> None:
         super().__init__(validate_args, scale=scale, alpha=alpha)
@@ -169,12 +181,8 @@ class Pareto(Distribution):
         """What the values are."""
         return greater_than_eq(self._parameters["scale"])
 
-    @property
-    def _inner(self) -> Any:  # type: ignore[override]  # it depends on the parameters
-        return raw(self._parameters["scale"])
-
     def _draw(self, rng: np.random.Generator, shape: Shape, scale: Any, alpha: Any) -> Any:
-        return scale * gnp.exp(standard_exponential(rng, shape, scale) / alpha)
+        return drawn_exp(standard_exponential(rng, shape, scale) / alpha, scale)
 
     def _log_prob(self, value: Any, scale: Any, alpha: Any) -> Any:
         return gnp.log(alpha) + alpha * (gnp.log(scale) - gnp.log(value)) - gnp.log(value)
@@ -195,6 +203,9 @@ class Pareto(Distribution):
         """scale^2 alpha / ((alpha - 1)^2 (alpha - 2)); infinite for alpha up to 2."""
         scale, alpha = self._values()
         return _above(2, alpha, lambda a: scale * scale * a / ((a - 1) ** 2 * (a - 2)))
+
+    def _ends(self, value: Any, scale: Any, alpha: Any) -> tuple[Any, Any, Any]:
+        return value < scale, value == np.inf, scale
 
     def _cdf(self, value: Any, scale: Any, alpha: Any) -> Any:
         return -gnp.expm1(alpha * gnp.log(scale / value))
@@ -231,7 +242,7 @@ class InverseGamma(Distribution):
         super().__init__(validate_args, concentration=concentration, rate=rate)
 
     def _draw(self, rng: np.random.Generator, shape: Shape, concentration: Any, rate: Any) -> Any:
-        return rate / above_0(gnp.exp(log_gamma_variate(rng, shape, concentration)))
+        return drawn_exp(-log_gamma_variate(rng, shape, concentration), rate)
 
     def _log_prob(self, value: Any, a: Any, rate: Any) -> Any:
         return a * gnp.log(rate) - special.gammaln(a) - (a + 1) * gnp.log(value) - rate / value
@@ -253,10 +264,11 @@ class InverseGamma(Distribution):
         concentration, rate = self._values()
         return _above(2, concentration, lambda a: rate * rate / ((a - 1) ** 2 * (a - 2)))
 
-    def _cdf(self, value: Any, concentration: Any, rate: Any) -> Any:
-        # The result is 0 where the ratio is larger than this, and would overflow at last.
-        least = raw(rate) / np.finfo(value.dtype).max ** 0.25
-        return special.gammaincc(concentration, rate / gnp.maximum(value, least))
+    def _ends(self, value: Any, a: Any, rate: Any) -> tuple[Any, Any, Any]:
+        return (value <= 0) | (rate / value > 1e4 * (1 + a)), value == np.inf, rate / a
+
+    def _cdf(self, value: Any, a: Any, rate: Any) -> Any:
+        return special.gammaincc(a, rate / value)
 
     def icdf(self, q: Any) -> Any:
         """Return the value whose cdf is q."""

@@ -9,9 +9,18 @@ from typing import Any
 import numpy as np
 
 import gradmgr.numpy as gnp
+from gradmgr import special
 from gradmgr._engine.tensor import Tensor, raw
 from gradmgr.distributions._continuous import Normal
-from gradmgr.distributions._distribution import Distribution, Shape, in_dtype, parameter_of, within
+from gradmgr.distributions._distribution import (
+    Distribution,
+    Shape,
+    between_ends,
+    by_parts,
+    in_dtype,
+    parameter_of,
+    within,
+)
 from gradmgr.distributions.constraints import Constraint, independent
 from gradmgr.distributions.transforms import ComposeTransform, ExpTransform, Transform
 
@@ -180,7 +189,14 @@ class TransformedDistribution(Distribution):
             x = self._transform.inv(y)
             return self.base_dist.log_prob(x) - sum_rightmost(self._transform.log_abs_det_jacobian(x, y), axes)
 
-        return within(self._transform.holds_for(raw(y)), density, y, raw(self._transform(y.dtype.type(0))), axes)
+        plain = raw(y)
+        return within(
+            self._transform.holds_for(plain) & np.isfinite(plain),
+            density,
+            y,
+            raw(self._transform(y.dtype.type(0))),
+            axes,
+        )
 
     def rsample(self, rng: np.random.Generator | None = None, sample_shape: int | Shape = ()) -> Any:
         """Return transforms of random values of the base."""
@@ -245,12 +261,23 @@ class LogNormal(TransformedDistribution):
     def cdf(self, value: Any) -> Any:
         """Return the probability of values up to this one."""
         value = parameter_of(value, "value", "LogNormal.cdf")
-        outside = np.less_equal(raw(value), 0)
-        return gnp.where(outside, 0.0, self.base_dist.cdf(gnp.log(gnp.where(outside, 1.0, value))))
+        loc, scale, value = self.base_dist._values(value)
+        with np.errstate(all="ignore"):
+            is_low, is_high, inner = self.base_dist._ends(np.log(np.maximum(raw(value), 0)), raw(loc), raw(scale))
+            inner = np.exp(inner)
+        return between_ends(is_low, is_high, lambda x: special.ndtr((gnp.log(x) - loc) / scale), value, inner)
 
     def icdf(self, q: Any) -> Any:
         """Return the value whose cdf is q."""
-        return gnp.exp(self.base_dist.icdf(q))
+        loc, scale, q = self.base_dist._values(q)
+        plain_loc, plain_scale = raw(loc), raw(scale)
+        return by_parts(
+            raw(q) == 0,  # whose logarithm is -inf, and the derivatives by the parameters 0, not 0 times that
+            lambda q: gnp.exp(plain_loc + plain_scale * special.ndtri(q)),
+            lambda q: gnp.exp(loc + scale * special.ndtri(q)),
+            q,
+            (0.5, 0.5),
+        )
 
 
 def require_distribution(value: Any, asked: str) -> None:

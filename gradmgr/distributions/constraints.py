@@ -291,7 +291,19 @@ def _is_symmetric(matrix: Any) -> Any:
 
 
 def _is_positive_definite(matrix: Any) -> Any:
-    return _is_symmetric(matrix) & (np.linalg.eigvalsh(matrix).min(axis=-1) > 0)[..., None, None]
+    return _is_symmetric(matrix) & has_factor(matrix)[..., None, None]
+
+
+def has_factor(matrix: Any) -> Any:
+    """Return of each symmetric matrix whether it has a Cholesky factor, found as fast as that is."""
+    if matrix.dtype.name not in ("float32", "float64"):
+        matrix = matrix.astype(np.float64)
+    try:
+        return np.isfinite(np.linalg.cholesky(matrix)).all(axis=(-2, -1))  # CuPy's is NaN where there is none
+    except np.linalg.LinAlgError:
+        if matrix.ndim == 2:
+            return np.asarray(False)
+        return np.stack([has_factor(each) for each in matrix])
 
 
 def _is_on_simplex(x: Any) -> Any:

@@ -106,8 +106,8 @@ class LRScheduler(Saved):
 
     Args:
         optimizer: the optimiser whose groups' `lr` it sets.
-        last_epoch: -1 starts, and stores each group's `lr` as its "initial_lr". A run that took k steps goes on with
-            k - 1, the index of the last one, over an optimiser whose state was loaded.
+        last_epoch: -1 starts, and stores each group's `lr` as its "initial_lr". Over an optimiser whose state was
+            loaded after k steps of a schedule, k - 1 goes on, with the `lr` of that state.
 
     Raises:
         TypeError: `optimizer` is not an Optimizer.
@@ -147,13 +147,6 @@ class LRScheduler(Saved):
 
     def _begin(self) -> None:
         self._step_count = 0
-        if self.last_epoch == -1:
-            self._advance()
-        else:
-            self._resume()
-
-    def _resume(self) -> None:
-        """Set the `lr` with which a run goes on that was at `last_epoch` before its last step."""
         self._advance()
 
     def get_lr(self) -> list[float]:
@@ -193,19 +186,12 @@ class LRScheduler(Saved):
         """Go back to step 0 and set its `lr`, whatever the present one is."""
         self._step_count += 1
         self.last_epoch = 0
-        self._set([base * self._first_factor() for base in self.base_lrs])
-
-    def _first_factor(self) -> float:
-        """Return the `lr` at step 0 divided by the initial `lr`."""
-        return 1.0
+        self._set(self.get_lr())
 
     def _set(self, rates: Sequence[float]) -> None:
         for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
             group["lr"] = rate
         self._last_lr = list(rates)
-
-    def _scale_lrs(self, factor: float) -> list[float]:
-        return [group["lr"] * factor for group in self.optimizer.param_groups]
 
 
 def _start(schedule: LRScheduler) -> None:
@@ -218,6 +204,31 @@ def _start(schedule: LRScheduler) -> None:
 
 def _advance(schedule: LRScheduler) -> None:
     schedule._advance()
+
+
+class RelativeSchedule(LRScheduler):
+    """The base class of schedules that compute each `lr` from the present one."""
+
+    def _begin(self) -> None:
+        if self.last_epoch == -1:
+            super()._begin()
+            return
+        # The present `lr` is that of a state loaded after this step; the step's factor is already in it.
+        self._step_count = 1
+        self.last_epoch += 1
+        self._set(self._scale_lrs(1.0))
+
+    def _restart(self) -> None:
+        self._step_count += 1
+        self.last_epoch = 0
+        self._set([base * self._first_factor() for base in self.base_lrs])
+
+    def _first_factor(self) -> float:
+        """Return the `lr` at step 0 divided by the initial `lr`."""
+        return 1.0
+
+    def _scale_lrs(self, factor: float) -> list[float]:
+        return [group["lr"] * factor for group in self.optimizer.param_groups]
 
 
 class LambdaLR(LRScheduler):
@@ -261,11 +272,6 @@ class LambdaLR(LRScheduler):
         pairs = zip(self.base_lrs, self.lr_lambdas, strict=True)
         return [base * function(self.last_epoch) for base, function in pairs]
 
-    def _restart(self) -> None:
-        self._step_count += 1
-        self.last_epoch = 0
-        self._set(self.get_lr())
-
     def state_dict(self) -> dict[str, Any]:
         """Return the state, with the attributes of those functions that are callable objects."""
         states = [
@@ -287,16 +293,7 @@ class LambdaLR(LRScheduler):
         self._change(lambda schedule: Saved.load_state_dict(schedule, rest), *calls)
 
 
-class _RelativeLR(LRScheduler):
-    """A schedule whose `lr` is computed from the one before: the one that an optimiser was saved with is the next."""
-
-    def _resume(self) -> None:
-        self._step_count += 1
-        self.last_epoch += 1
-        self._last_lr = self._scale_lrs(1.0)
-
-
-class StepLR(_RelativeLR):
+class StepLR(RelativeSchedule):
     """Multiply the `lr` by `gamma` every `step_size` steps.
 
     Args:
@@ -330,7 +327,7 @@ class StepLR(_RelativeLR):
         return self._scale_lrs(self.gamma if is_due else 1.0)
 
 
-class MultiStepLR(_RelativeLR):
+class MultiStepLR(RelativeSchedule):
     """Multiply the `lr` by `gamma` at each milestone, and twice at one given twice.
 
     Args:
@@ -379,7 +376,7 @@ class MultiStepLR(_RelativeLR):
         super().load_state_dict({**state_dict, **known})
 
 
-class ExponentialLR(_RelativeLR):
+class ExponentialLR(RelativeSchedule):
     """Multiply the `lr` by `gamma` at each step.
 
     Args:
@@ -409,7 +406,7 @@ class ExponentialLR(_RelativeLR):
         return self._scale_lrs(self.gamma if self.last_epoch > 0 else 1.0)
 
 
-class ConstantLR(_RelativeLR):
+class ConstantLR(RelativeSchedule):
     """Multiply the `lr` by `factor` for the first `total_iters` steps.
 
     Args:
@@ -449,7 +446,7 @@ class ConstantLR(_RelativeLR):
         return self.factor if self.total_iters > 0 else 1.0
 
 
-class LinearLR(_RelativeLR):
+class LinearLR(RelativeSchedule):
     """Change the `lr` linearly from `start_factor` to `end_factor` times its initial value, mostly for a warm-up.
 
     Args:
@@ -504,7 +501,7 @@ class LinearLR(_RelativeLR):
         return self.start_factor
 
 
-class PolynomialLR(_RelativeLR):
+class PolynomialLR(RelativeSchedule):
     """Decrease the `lr` to 0 in `total_iters` steps, as `(1 - step / total_iters) ** power`.
 
     Args:
@@ -543,7 +540,7 @@ class PolynomialLR(_RelativeLR):
         return self._scale_lrs((left / (left + 1)) ** self.power)
 
 
-class CosineAnnealingLR(_RelativeLR):
+class CosineAnnealingLR(RelativeSchedule):
     """Decrease the `lr` to `eta_min` along half a cosine in `T_max` steps, and increase it again afterwards.
 
     Loshchilov, Hutter: SGDR: Stochastic Gradient Descent with Warm Restarts (2017), without the restarts.
@@ -649,6 +646,10 @@ class CosineAnnealingWarmRestarts(LRScheduler):
         self._warn_of_order()
         self._change(_advance if epoch is None else lambda schedule: schedule._go_to(epoch))
 
+    def _begin(self) -> None:
+        self._step_count = 0
+        self._go_to(self.last_epoch + 1)
+
     def _advance(self) -> None:
         self._step_count += 1
         self.last_epoch += 1
@@ -657,9 +658,6 @@ class CosineAnnealingWarmRestarts(LRScheduler):
             self.T_cur -= self.T_i
             self.T_i *= self.T_mult
         self._set(self.get_lr())
-
-    def _resume(self) -> None:
-        self._go_to(self.last_epoch + 1)
 
     def _restart(self) -> None:
         self._go_to(0)

@@ -408,7 +408,7 @@ class SequentialLR(_CombinedSchedule):
         optimizer: the optimiser of all schedules.
         schedulers: the schedules.
         milestones: the steps at which the second and each later schedule start.
-        last_epoch: the number of steps taken so far.
+        last_epoch: see `LRScheduler`; each schedule is given from its own start, and stepped to where it then is.
 
     Raises:
         TypeError, ValueError: an element is not a schedule of this optimiser, or the number of milestones is wrong.
@@ -437,16 +437,20 @@ class SequentialLR(_CombinedSchedule):
                 f"SequentialLR needs a milestone between any two schedules; found {len(self._schedulers)} schedules "
                 f"and {len(self._milestones)} milestones"
             )
-        self.last_epoch = last_epoch + 1
-        self._change(lambda schedule: schedule._start())
+        self.last_epoch = 0
+        self._change(lambda schedule: schedule._start(last_epoch + 1))
 
-    def _start(self) -> None:
+    def _start(self, steps: int) -> None:
         for group in self.optimizer.param_groups:
             group["lr"] = group["initial_lr"]
         for schedule in self._schedulers:
             _undo_first_step(schedule)
         self._schedulers[0]._begin()
         self._read_last_lr()
+        if steps:
+            self.optimizer._step_count = 1  # of `_change`'s copy: this catches up, and is no wrong order of steps
+        for _ in range(steps):
+            self._advance()
 
     def _advance(self) -> None:
         self.last_epoch += 1
@@ -477,8 +481,6 @@ def _undo_first_step(schedule: Any) -> None:
     schedule.last_epoch -= 1
     if isinstance(schedule, SequentialLR):
         _undo_first_step(schedule._schedulers[0])
-    elif isinstance(schedule, CosineAnnealingWarmRestarts):
-        schedule.T_cur -= 1
 
 
 class ChainedScheduler(_CombinedSchedule):

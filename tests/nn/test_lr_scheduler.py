@@ -282,6 +282,47 @@ def test_going_on_by_last_epoch():
     assert LambdaLR(optimizer, lambda epoch: 0.5**epoch, last_epoch=1).get_last_lr() == [0.125, 0.005]
 
 
+RESUMED = {  # each class that takes last_epoch, of the optimiser and last_epoch
+    LambdaLR: lambda o, last: LambdaLR(o, lambda epoch: 0.9**epoch, last_epoch=last),
+    StepLR: lambda o, last: StepLR(o, 3, 0.5, last_epoch=last),
+    MultiStepLR: lambda o, last: MultiStepLR(o, [2, 5, 5, 9], 0.5, last_epoch=last),
+    ExponentialLR: lambda o, last: ExponentialLR(o, 0.8, last_epoch=last),
+    ConstantLR: lambda o, last: ConstantLR(o, 0.25, 4, last_epoch=last),
+    LinearLR: lambda o, last: LinearLR(o, 0.1, 0.8, 7, last_epoch=last),
+    PolynomialLR: lambda o, last: PolynomialLR(o, 6, 2.0, last_epoch=last),
+    CosineAnnealingLR: lambda o, last: CosineAnnealingLR(o, 4, 0.01, last_epoch=last),
+    CosineAnnealingWarmRestarts: lambda o, last: CosineAnnealingWarmRestarts(o, 2, 2, 0.01, last_epoch=last),
+    OneCycleLR: lambda o, last: OneCycleLR(o, 0.9, 24, last_epoch=last),
+    SequentialLR: lambda o, last: SequentialLR(
+        o, [LinearLR(o, 0.1, 1, 3), CosineAnnealingWarmRestarts(o, 2), StepLR(o, 2, 0.5)], [3, 8], last_epoch=last
+    ),
+    ChainedScheduler: lambda o, last: ChainedScheduler(
+        [ConstantLR(o, 0.1, 4, last_epoch=last), MultiStepLR(o, [3, 6], 0.5, last_epoch=last)]
+    ),
+}
+
+
+@pytest.mark.parametrize("at", range(1, 13))
+def test_last_epoch_over_a_restored_optimizer_goes_on_as_the_uninterrupted_run(at):
+    """So in torch, but where the state is one of a step with a factor: StepLR and others apply it again there."""
+    classes = {getattr(optim.lr_scheduler, name) for name in optim.lr_scheduler.__all__}
+    assert set(RESUMED) == classes - {LRScheduler, ReduceLROnPlateau}
+    for make in RESUMED.values():
+        first = make(optimizer_of(momentum=0.9), -1)
+        run(first, at)
+        optimizer = optimizer_of(momentum=0.9)
+        optimizer.load_state_dict(first.optimizer.state_dict())
+        second = make(optimizer, at - 1)
+        for _ in range(9):
+            assert second.get_last_lr() == pytest.approx(first.get_last_lr(), rel=1e-12, abs=1e-17)
+            for found, expected in zip(optimizer.param_groups, first.optimizer.param_groups, strict=True):
+                assert found["momentum"] == pytest.approx(expected["momentum"])
+                assert found["lr"] == pytest.approx(expected["lr"], rel=1e-12, abs=1e-17)
+            for schedule in (first, second):
+                schedule.optimizer.step()
+                schedule.step()
+
+
 def test_a_callable_object_is_saved_a_function_is_not():
     class Slope:
         def __init__(self):

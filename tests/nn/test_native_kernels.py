@@ -658,6 +658,23 @@ def test_positions_that_are_no_numbers_give_what_numpy_gives(
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("padding_mode", ["zeros", "border", "reflection"])
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
+def test_positions_on_edges_have_numpys_slopes(
+    mode: str, padding_mode: str, without_kernels: Callable[[], None]
+) -> None:
+    edges = np.array([-3, -1.25, -1, -0.75, 0, 0.75, 1, 1.25, 3], np.float32)
+    grid, x = np.stack(np.meshgrid(edges, edges), -1)[None], normal(1, 2, 4, 4)
+    functions = [
+        lambda *given, corners=corners: F.grid_sample(*given, mode, padding_mode, corners) for corners in (False, True)
+    ]
+    found = [a for function in functions for a in results(function, [x, grid])]
+    without_kernels()
+    expected = [a for function in functions for a in results(function, [x, grid])]
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
+
+
 def test_labels_that_change_are_checked_in_a_replay() -> None:
     x = tensor(normal(4, 3))
     compiled = gradmgr.compile(lambda labels: F.cross_entropy(x, labels))

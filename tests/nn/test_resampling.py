@@ -71,6 +71,43 @@ def test_derivatives_of_samples_are_numeric_ones_to_second_order(mode, padding_m
     assert gradgradcheck(function, points)
 
 
+@pytest.mark.parametrize("lengths", [(2, 4), (1, 8), (4, 2, 2)])
+def test_slopes_at_edges_and_just_beyond_are_torchs(lengths):
+    """Lengths are powers of 2, so that positions are exactly on the edges; a number beyond is that at the edge."""
+    torch = pytest.importorskip("torch", reason="its numbers are compared")
+    axes, random = len(lengths), np.random.default_rng(3)
+    x = random.standard_normal((1, 2, *lengths))
+    steps = [
+        (sign * (edge + 1e-3 * k) for sign in (-1, 1) for edge in (1 - 1 / n, 1) for k in (-1, 0, 1))
+        for n in lengths[::-1]
+    ]
+    steps = [[*around, 3.0, 0.1] for around in steps]
+    grid = np.array(list(itertools.product(*steps))[:: 3 if axes == 2 else 23])
+    grid = grid.reshape((1,) * axes + grid.shape)
+    modes = ("bilinear", "nearest", "bicubic")[: 5 - axes]
+    for options in itertools.product(modes, ("zeros", "border", "reflection"), (False, True)):
+        leaves = tensor(x), tensor(grid)
+        with GradManager().attach(leaves) as gm:
+            found = F.grid_sample(*leaves, *options)
+            weights = random.standard_normal(found.shape)
+            gm.backward(found, weights)
+        given = [torch.tensor(a, requires_grad=True) for a in (x, grid)]
+        expected = torch.nn.functional.grid_sample(*given, *options)
+        is_torchs(found, expected.detach())
+        for leaf, slope in zip(leaves, torch.autograd.grad(expected, given, torch.tensor(weights)), strict=True):
+            np.testing.assert_allclose(leaf.grad, slope.numpy(), atol=1e-9, err_msg=str(options))
+
+
+@pytest.mark.parametrize("corners", [False, True])
+@pytest.mark.parametrize("padding_mode", ["border", "reflection"])
+def test_a_position_on_either_edge_has_no_slope(padding_mode, corners):
+    edge = 1.0 if corners else 0.75
+    grid = tensor([[[[x, y] for x in (-edge, edge) for y in (-edge, edge)]]])
+    with GradManager().attach(grid) as gm:
+        gm.backward(np.sum(F.grid_sample(np.arange(16.0).reshape(1, 1, 4, 4), grid, "bilinear", padding_mode, corners)))
+    assert not grid.grad.numpy().any()
+
+
 @pytest.mark.parametrize("mode", ["bilinear", "nearest"])
 @pytest.mark.parametrize(
     ("shape", "positions"),
