@@ -57,14 +57,14 @@ def cast(arrays: list[Array], dtype: Any) -> list[Array]:
 def derivatives(sample: Sample, arrays: list[Array]) -> list[Any] | None:
     """The gradients where that of each result is 1, and the tangents where that of each argument is.
 
-    None if the sample does not take these shapes, or has too much to compute.
+    None if the sample does not take these arguments, has no gradient for them, or too much to compute.
     """
     points = tensors(sample, arrays)
     attached = [points[k] for k in sample.where]
     try:
         with GradManager().attach(attached) as gm:
             outs = [y for y in flat(sample.call(gnp, *points)) if tracks(gm, y)]
-            if sum([y.size for y in outs]) > 100_000:
+            if not outs or sum([y.size for y in outs]) > 100_000:
                 return None
             gm.backward(outs, [np.ones(y.shape, y.dtype) for y in outs])
     except (TypeError, ValueError, IndexError, OverflowError, RuntimeError, ArithmeticError):
