@@ -57,14 +57,14 @@ def cast(arrays: list[Array], dtype: Any) -> list[Array]:
 def derivatives(sample: Sample, arrays: list[Array]) -> list[Any] | None:
     """The gradients where that of each result is 1, and the tangents where that of each argument is.
 
-    None if the sample does not take these shapes, or has too much to compute.
+    None if the sample does not take these arguments, has no gradient for them, or too much to compute.
     """
     points = tensors(sample, arrays)
     attached = [points[k] for k in sample.where]
     try:
         with GradManager().attach(attached) as gm:
             outs = [y for y in flat(sample.call(gnp, *points)) if tracks(gm, y)]
-            if sum([y.size for y in outs]) > 100_000:
+            if not outs or sum([y.size for y in outs]) > 100_000:
                 return None
             gm.backward(outs, [np.ones(y.shape, y.dtype) for y in outs])
     except (TypeError, ValueError, IndexError, OverflowError, RuntimeError, ArithmeticError):
@@ -80,13 +80,14 @@ def assert_nothing_stopped(sample: Sample, dtype: Any) -> None:
         if is_much(arrays):
             continue
         narrow = cast(arrays, dtype)
-        found = derivatives(sample, narrow)
-        expected = None if found is None else derivatives(sample, cast(narrow, np.float64))
-        for one, other in zip(found or [], expected or [], strict=True):
+        found, expected = derivatives(sample, narrow), derivatives(sample, cast(narrow, np.float64))
+        if found is None or expected is None:
+            continue
+        for one, other in zip(found, expected, strict=True):
             if one is None or one.dtype != dtype or one.shape != other.shape:
                 continue
             one, other = one.astype(np.float64), np.asarray(other)
-            stops = (abs(other) >= 256) & (abs(other) < 6e4)
+            stops = (abs(other) >= 256) & (abs(other) < 6e4) & np.isfinite(one)  # a half may overflow on the way
             np.testing.assert_allclose(one[stops], other[stops], rtol=24 * EPS[dtype])
 
 
