@@ -210,12 +210,19 @@ def _exponential_share(x: Any, y: Any, out: Any, exponential: Any) -> Any:
     infinite = np.isinf(raw(out))
     if libraries.may_hold(infinite):
         nothing = raw(out) == -np.inf
-        x, y = (choose(infinite, choose(raw(t) == np.inf, 0.0, -np.inf), t) for t in (x, y))
+        x, y = (choose(infinite, _zero_where_infinite(t), t) for t in (x, y))
         out = choose(infinite, 0.0, out)
         part = exponential(x - out)
         return part / choose(nothing, 1.0, part + exponential(y - out))
     part = exponential(x - out)
     return part / (part + exponential(y - out))
+
+
+def _zero_where_infinite(t: Any) -> Any:
+    """Return 0 where an operand, which may be a number, is inf, and -inf elsewhere."""
+    if isinstance(t, _NUMBER):
+        return 0.0 if t == np.inf else -np.inf
+    return choose(raw(t) == np.inf, 0.0, -np.inf)
 
 
 def _share_times(g: Any, x: Any, y: Any, out: Any) -> Any:
