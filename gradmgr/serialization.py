@@ -43,6 +43,9 @@ _MAX_SHOWN_LETTERS = 40  # letters of the file's name in that of the temporary f
 _PLAIN = (type(None), bool, str, int)
 _KINDS = ("float", "complex", "tuple", "dict", "tensor", "array", "scalar", "generator")  # after "$"
 _BIT_GENERATORS = ("PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64")
+_GENERATORS = ("BitGenerator", "Generator", "RandomState")
+# The largest integers in the states of bit generators; of all others 2**32 - 1.
+_MOST_IN_STATES = {"pos": 624, "buffer_pos": 4, "has_uint32": 1, "has_gauss": 1, "state": 2**128 - 1, "inc": 2**128 - 1}
 _NO_REST = object()
 
 
@@ -227,7 +230,8 @@ class _Packer:
             stored = stored.reshape(-1).view(stored.real.dtype).reshape(*host.shape, 2)
         name = self._unique_name(keys)
         self.arrays[name] = stored
-        node = {"$": kind, "name": name, "dtype": dtype.name if dtype.name == "bfloat16" else dtype.str}
+        named = dtype.name if dtype.name == "bfloat16" else dtype.str
+        node: dict[str, Any] = {"$": kind, "name": name, "dtype": named, "shape": list(host.shape)}
         if dtype.kind == "c":
             node["stored"] = "pairs of reals"
         node["crc32"] = zlib.crc32(_bytes_of(stored))
@@ -330,31 +334,78 @@ class _Unpacker:
         stored = np.array(self._read(node["name"]), order="C")  # in its own memory
         if zlib.crc32(_bytes_of(stored)) != node["crc32"]:
             raise ValueError(f"the array {node['name']!r} is damaged")
-        if "stored" in node:
-            stored = stored.view(dtype.newbyteorder("<"))[..., 0]
-        if stored.dtype.itemsize != dtype.itemsize:
-            raise ValueError(f"the array {node['name']!r} is not of dtype {dtype}")
+        self._check_layout(node, dtype, stored)
+        if dtype.kind == "c":
+            return np.array(stored.view(dtype.newbyteorder("<"))[..., 0], dtype=dtype, order="C")
         if dtype.name == "bfloat16":
             return stored.view(dtype)
-        return np.array(stored, dtype=dtype, order="C") if "stored" in node or stored.dtype != dtype else stored
+        return stored if stored.dtype == dtype else np.array(stored, dtype=dtype, order="C")
+
+    @staticmethod
+    def _check_layout(node: Any, dtype: np.dtype[Any], stored: Any) -> None:
+        """Raise unless an array is stored as one of the dtype and shape that its description has."""
+        found = stored.dtype.newbyteorder("=")
+        shape = list(stored.shape)
+        is_pairs = "stored" in node and shape[-1:] == [2]  # of reals
+        if is_pairs:
+            shape.pop()
+        of_reals = np.empty(0, dtype).real.dtype.newbyteorder("=")
+        is_alike = found == of_reals or (dtype.name == "bfloat16" and found == np.uint16)  # in npz
+        if not is_alike or is_pairs != (dtype.kind == "c"):
+            raise ValueError(f"the array {node['name']!r} is stored as {found}, and described as of dtype {dtype}")
+        if node.get("shape", shape) != shape:  # earlier versions did not note it
+            raise ValueError(f"the array {node['name']!r} has shape {stored.shape}, and is described as of another one")
 
     def _generator(self, node: Any) -> Any:
         kind, _, bits = node["kind"].partition(" ")
         if kind == "Random":
             made: Any = random.Random()  # noqa: S311  # the user's own choice of generator
-        elif bits not in _BIT_GENERATORS:
-            raise ValueError(f"the generator {bits!r} is not known")
+        elif bits not in _BIT_GENERATORS or kind not in _GENERATORS:
+            raise ValueError(f"the generator {node['kind']!r} is not known")
         else:
             made = getattr(np.random, bits)()
             if kind != "BitGenerator":
-                made = np.random.Generator(made) if kind == "Generator" else np.random.RandomState(made)
-        _set_state(made, self.unpack(node["state"]))
+                made = getattr(np.random, kind)(made)
+        state = _Unpacker(self._read, "cpu").unpack(node["state"])
+        _check_state(_state_of(made)[1], state)
+        _set_state(made, state)
         return made
 
 
-def _dtype(name: str) -> np.dtype[Any]:
+def _check_state(usual: Any, found: Any, name: str = "") -> None:
+    """Raise ValueError unless what is found is the state of a generator of the same kind as one that is `usual`.
+
+    Python's and NumPy's own functions take some numbers as they are, and then read memory where these point to.
+    """
+    if isinstance(usual, dict):
+        fits = isinstance(found, dict) and found.keys() == usual.keys()
+        parts = [(usual[key], found[key], key) for key in usual] if fits else []
+    elif isinstance(usual, tuple):
+        fits = isinstance(found, tuple) and len(found) == len(usual)
+        # The last of `random.Random` is half of a pair of numbers that it draws, or None.
+        parts = [(u, f, "gauss" if u is None else name) for u, f in zip(usual, found, strict=True)] if fits else []
+    else:
+        parts = []
+        if isinstance(usual, np.ndarray):
+            fits = isinstance(found, np.ndarray) and (found.dtype, found.shape) == (usual.dtype, usual.shape)
+        elif isinstance(usual, str):
+            fits = found == usual
+        elif isinstance(usual, int):
+            fits = found.__class__ is int and 0 <= found <= _MOST_IN_STATES.get(name, 2**32 - 1)
+        else:
+            fits = (found is None and name == "gauss") or found.__class__ is float
+    if not fits:
+        raise ValueError(f"the state of a generator is damaged{f', at {name}' * bool(name)}")
+    for part in parts:
+        _check_state(*part)
+
+
+def _dtype(name: Any) -> np.dtype[Any]:
     if name != "bfloat16":
-        return np.dtype(name)
+        dtype = np.dtype(name) if isinstance(name, str) else None
+        if dtype is None or not (dtype.kind in "biu" or libraries.is_differentiable(dtype)):
+            raise ValueError(f"{name!r} is no dtype of an array that gradmgr.save writes")
+        return dtype
     try:
         import ml_dtypes
     except ImportError as error:
@@ -460,6 +511,8 @@ def _write_npz(path: str, arrays: dict[str, Any], text: str) -> None:
 
 def _read_file(path: str, device: str) -> Any:
     """Return the object in a file."""
+    if os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path)):  # a pipe, which may be waited for
+        raise OSError(errno.EINVAL, "load: this is no regular file; give the path of one", path)
     with open(path, "rb") as file:
         start = file.read(9)
     if not start.startswith(b"PK") and not (len(start) == 9 and start.endswith(b"{")):
@@ -491,10 +544,17 @@ def _npz_reader(archive: zipfile.ZipFile, path: str) -> tuple[str, Callable[[str
         raise errors.StateError(f"load: {path!r} is an archive, but none that gradmgr.save wrote")
 
     def read(name: str) -> Any:
-        with archive.open(f"{name}.npy") as member:
-            array = np.lib.format.read_array(member, allow_pickle=False)
-            member.read()  # to the end, where its checksum is verified
-        return array
+        info = archive.getinfo(f"{name}.npy")
+        if info.compress_type != zipfile.ZIP_STORED or info.file_size > os.path.getsize(path):
+            raise ValueError(f"the member {info.filename!r} is not stored as gradmgr.save does")
+        with archive.open(info) as member:
+            version = np.lib.format.read_magic(member)
+            read_header = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+            shape, is_fortran, dtype = read_header[version](member)
+            data = member.read()  # to the end, where its checksum is verified
+        if is_fortran or dtype.hasobject or len(data) != math.prod(shape) * dtype.itemsize:  # before memory is taken
+            raise ValueError(f"the member {info.filename!r} is not of the size that its header says")
+        return np.frombuffer(data, dtype).reshape(shape)
 
     return read(_DESCRIPTION_MEMBER).tobytes().decode(), read
 
@@ -634,33 +694,43 @@ class _Loader:
 
     def run(self, path: str) -> None:
         """Load everything, or nothing if something does not fit."""
-        undo: list[Callable[[], Any]] = []
+        undo: list[tuple[str, Callable[[], Any]]] = []
+        failures: list[str] = []
         try:
             try:
-                self._load(path, undo)
+                self._load(undo)
+                if self.mismatches:
+                    complete(_undo_all, undo, failures)
             except BaseException:
-                complete(_call_backwards, undo)
+                complete(_undo_all, undo, failures)
                 raise
-        except BaseException:
-            complete(_call_backwards, undo)
+        except BaseException as error:
+            complete(_undo_all, undo, failures)
+            if failures:
+                error.add_note(f"load: these could not be set back to what they were:{''.join(failures)}")
             raise
+        if self.mismatches:
+            listed = "".join(f"\n  {mismatch}" for mismatch in self.mismatches)
+            kept = "nothing was changed:"
+            if failures:
+                listed += f"\nthese could not be set back to what they were:{''.join(failures)}"
+                kept = "all else is as it was:"
+            raise errors.StateError(f"load: {path!r} does not fit; {kept}{listed}")
 
-    def _load(self, path: str, undo: list[Callable[[], Any]]) -> None:
+    def _load(self, undo: list[tuple[str, Callable[[], Any]]]) -> None:
         for name, into, state in self._unchecked:
             self._try_to_load(name, into, state, undo)
         if not self.mismatches:
             for name, into, state in self._checked:
                 self._try_to_load(name, into, state, undo)
-        if self.mismatches:
-            listed = "".join(f"\n  {mismatch}" for mismatch in self.mismatches)
-            raise errors.StateError(f"load: {path!r} does not fit; nothing was changed:{listed}")
-        for write, unwrite in self._writes:
-            undo.append(unwrite)
-            write()
+        if not self.mismatches:
+            for write, unwrite in self._writes:
+                undo.append(("", unwrite))
+                write()
 
-    def _try_to_load(self, name: str, into: Any, state: Any, undo: list[Callable[[], Any]]) -> None:
+    def _try_to_load(self, name: str, into: Any, state: Any, undo: list[tuple[str, Callable[[], Any]]]) -> None:
         """Load a state; if that fails, add a mismatch, upon which the earlier states are restored."""
-        undo.append(partial(into.load_state_dict, copy.deepcopy(into.state_dict())))
+        undo.append((name, partial(into.load_state_dict, copy.deepcopy(into.state_dict()))))
         try:
             into.load_state_dict(state)
         except MemoryError:  # that is no mismatch
@@ -670,11 +740,18 @@ class _Loader:
             self.mismatches.append(f"{name}: {type(error).__name__}: {said}")
 
 
-def _call_backwards(functions: list[Callable[[], Any]]) -> None:
-    """Call each, the last first; one that was called is removed."""
-    while functions:
-        functions[-1]()
-        functions.pop()
+def _undo_all(undo: list[tuple[str, Callable[[], Any]]], failures: list[str]) -> None:
+    """Call each, the last first, and once more where it fails; note what fails, and remove what was called."""
+    while undo:
+        name, function = undo[-1]
+        try:
+            function()
+        except Exception:  # of the user's class, as for want of memory
+            try:
+                function()
+            except Exception as error:
+                failures.append(f"\n  {name}: {type(error).__name__}: {error}")
+        undo.pop()
 
 
 def _is_value(part: Any) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import functools
 import signal
+import sys
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -191,3 +192,25 @@ def test_a_block_is_closed_whenever_a_signal_strikes(name: str, is_recording: bo
         runs = False
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+
+
+# ---------------------------------------------------------------- objects that were not made to the end
+
+
+def ending() -> list[type]:
+    """Return the classes of gradmgr that are told when an object is freed."""
+    modules = [each for name, each in list(sys.modules.items()) if name.partition(".")[0] == "gradmgr"]
+    kinds = {kind for module in modules for kind in vars(module).values() if isinstance(kind, type)}
+    return sorted((kind for kind in kinds if "__del__" in vars(kind)), key=lambda kind: kind.__qualname__)
+
+
+def test_an_object_whose_making_failed_is_freed_without_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where memory runs out before the first attribute is set."""
+    said: list[Any] = []
+    monkeypatch.setattr(sys, "unraisablehook", said.append)
+    kinds = ending()
+    assert {"GradManager", "_Buffer", "_DiskCopy", "_SpillFile", "_Level"} <= {kind.__name__ for kind in kinds}
+    for kind in kinds:
+        made = kind.__new__(kind)
+        del made
+    assert [str(each.object) for each in said] == []

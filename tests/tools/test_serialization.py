@@ -1,5 +1,6 @@
 """save and load: every value is loaded as it was saved, a kill leaves the old file, a mismatch is named."""
 
+import contextlib
 import copy
 import io
 import json
@@ -11,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+import zipfile
 
 import ml_dtypes
 import numpy as np
@@ -19,6 +21,7 @@ import pytest
 import gradmgr
 from gradmgr import Tensor, errors, nn, optim, serialization, tensor
 
+safetensors = pytest.importorskip("safetensors", reason="the format under test; npz is tried without it")
 safetensors_numpy = pytest.importorskip("safetensors.numpy", reason="the format under test; npz is tried without it")
 
 
@@ -687,3 +690,272 @@ def test_load_needs_no_pickle(path):
     source = pathlib.Path(serialization.__file__).read_text()
     assert "import pickle" not in source
     assert "allow_pickle=True" not in source
+
+
+# ---------------------------------------------------------------- files that were changed
+
+
+def text_of(path, written):
+    """The description in a file."""
+    if written == "npz":
+        with np.load(path) as members:
+            return members["__gradmgr__"].tobytes().decode()
+    with safetensors.safe_open(path, framework="np") as file:
+        return file.metadata()["gradmgr"].partition(" ")[2]
+
+
+def rewrite(path, written, description, arrays=None):
+    """Write a file with another description, or other arrays, and all checksums of files right."""
+    text = json.dumps(description)
+    if arrays is None:
+        with zipfile.ZipFile(path) if written == "npz" else contextlib.nullcontext() as archive:
+            names = [n.removesuffix(".npy") for n in archive.namelist()] if archive else []
+            arrays = {n: np.lib.format.read_array(archive.open(f"{n}.npy")) for n in names if n != "__gradmgr__"}
+        if written != "npz":
+            arrays = safetensors_numpy.load_file(path)
+    serialization._write_file(str(path), arrays, text)
+
+
+def places_in(node, at=()):
+    """Where in a description a value stands, as the keys that lead there."""
+    yield at
+    if isinstance(node, (dict, list)):
+        for key in list(node) if isinstance(node, dict) else range(len(node)):
+            yield from places_in(node[key], (*at, key))
+
+
+def put(node, at, value):
+    for key in at[:-1]:
+        node = node[key]
+    node[at[-1]] = value
+
+
+def of_everything():
+    random_one = random.Random(1)  # noqa: S311  # a generator to be saved
+    random_one.gauss(0, 1)  # it keeps half of a pair
+    drawn = np.random.RandomState(3)
+    drawn.standard_normal()
+    generators = {name: np.random.Generator(getattr(np.random, name)(5)) for name in serialization._BIT_GENERATORS}
+    for rng in generators.values():
+        rng.integers(0, 9, dtype=np.uint32)
+    return {
+        "tensor": tensor([[1.0, 2.0, 3.0]]),
+        "complex": np.array([1 + 2j, 3 - 1j]),
+        "small": np.arange(6, dtype=np.int8).reshape(2, 3),
+        "half": np.ones(3, ml_dtypes.bfloat16),
+        "flags": np.array(True),
+        "scalar": np.float32(2.5),
+        "numbers": (1, -2.5, float("nan"), 1j, None, "text", [True]),
+        "keys": {1: 2, (3, "a"): 4},
+        **generators,
+        "older": drawn,
+        "bits": np.random.Philox(2),
+        "python": random_one,
+    }
+
+
+def use(value):
+    """Take everything that a loaded value gives: what points outside of memory ends the process."""
+    if isinstance(value, np.random.BitGenerator):
+        value = np.random.Generator(value)
+    if isinstance(value, dict):
+        value = [*value, *value.values()]
+    if isinstance(value, (list, tuple)):
+        for part in value:
+            use(part)
+    elif isinstance(value, np.random.Generator):
+        value.integers(0, 9, 700, dtype=np.uint32)
+        value.standard_normal(700)
+    elif isinstance(value, (np.random.RandomState, random.Random)):
+        [value.gauss(0.0, 1.0) if isinstance(value, random.Random) else value.standard_normal() for _ in range(700)]
+    else:
+        repr(value)
+
+
+OTHERS = (
+    None,
+    True,
+    -1,
+    0,
+    3,
+    625,
+    2**31,
+    2**63,
+    2**200,
+    1.5,
+    "",
+    "O",
+    "<i8",
+    "nan",
+    "PCG64",
+    [],
+    [2],
+    {},
+    {"$": "array"},
+)
+
+
+@pytest.mark.parametrize("part", range(8))
+def test_a_changed_file_gives_a_value_or_an_error(part, path, written):
+    """Bytes that are changed, cut and put in; and descriptions changed at any place, with their checksums right."""
+    draw = np.random.default_rng([part, written == "npz"])
+    gradmgr.save(of_everything(), path)
+    whole, text = path.read_bytes(), text_of(path, written)
+    given = 0
+    for _ in range(40):
+        path.write_bytes(whole)
+        if draw.random() < 0.5:
+            at = int(draw.integers(len(whole) if draw.random() < 0.3 else min(len(whole), 600)))
+            length = int(draw.integers(0, 9))
+            drawn = draw.bytes(int(draw.integers(0, 9)))
+            path.write_bytes(whole[:at] + drawn + whole[at + length :] if draw.random() < 0.8 else whole[:at])
+        else:
+            description = json.loads(text)
+            everywhere = list(places_in(description))[1:]
+            for _ in range(int(draw.integers(1, 3))):
+                with contextlib.suppress(KeyError, IndexError, TypeError):  # what an earlier change took away
+                    put(description, everywhere[draw.integers(len(everywhere))], OTHERS[draw.integers(len(OTHERS))])
+            rewrite(path, written, description)
+        with contextlib.suppress(errors.GradmgrError):
+            use(gradmgr.load(path))
+            given += 1
+    assert given < 40
+
+
+def states_of(description):
+    """Where the description of a generator has a number of its state."""
+    for at in places_in(description["value"]):
+        node = description["value"]
+        for key in at:
+            node = node[key]
+        if node.__class__ is int and "state" in at and not {"shape", "crc32"}.intersection(at):
+            yield ("value", *at), node
+
+
+@pytest.mark.parametrize("name", [*serialization._BIT_GENERATORS, "older", "bits", "python"])
+def test_a_number_in_the_state_of_a_generator_that_it_cannot_have_is_refused(name, path, written):
+    gradmgr.save({name: of_everything()[name]}, path)
+    description = json.loads(text_of(path, written))
+    places = list(states_of(description))
+    assert places
+    for at, number in places[-5:]:  # of MT19937 in Python the last of 625
+        for wrong in (-1, -(2**31), 2**31 if at[-1] in ("pos", "buffer_pos", "has_uint32", "has_gauss") else 2**129):
+            put(description, at, wrong)
+            rewrite(path, written, description)
+            with pytest.raises(errors.StateError, match=r"cannot be read: .*the state of a generator is damaged"):
+                gradmgr.load(path)
+            put(description, at, number)
+    rewrite(path, written, description)
+    use(gradmgr.load(path))
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.int64, np.uint64, np.complex128])
+@pytest.mark.parametrize(
+    "other", ["<f8", "<i8", "<u8", "<c8", "<c16", "O", "<M8[ns]", "V8", "S8", "i4,f4", "longdouble"]
+)
+def test_an_array_stored_as_of_another_dtype_is_refused(dtype, other, path, written):
+    array = np.arange(4).astype(dtype)
+    gradmgr.save({"a": array}, path)
+    description = json.loads(text_of(path, written))
+    description["value"]["a"]["dtype"] = other
+    rewrite(path, written, description)
+    if other == array.dtype.str:
+        assert_same(gradmgr.load(path), {"a": array})
+        return
+    with pytest.raises(errors.StateError, match=r"is stored as|is no dtype of an array"):
+        gradmgr.load(path)
+
+
+@pytest.mark.parametrize("shape", [(6,), (3, 2), (2, 3, 1), (1, 2, 3)])
+@pytest.mark.parametrize("dtype", [float, complex, np.int16])
+def test_an_array_stored_in_another_shape_is_refused(shape, dtype, path, written):
+    array = np.arange(6).astype(dtype).reshape(2, 3)
+    gradmgr.save({"a": array}, path)
+    description = json.loads(text_of(path, written))
+    stored = array.view(array.real.dtype).reshape(2, 3, -1) if dtype is complex else array
+    rewrite(path, written, description, {"a": np.ascontiguousarray(stored.reshape(*shape, *stored.shape[2:]))})
+    with pytest.raises(errors.StateError, match="described as"):
+        gradmgr.load(path)
+
+
+def test_the_header_of_a_safetensors_file_is_compared_with_the_description(path):
+    """Of the same bytes, so that their checksum does not show it."""
+    gradmgr.save({"a": np.arange(6.0).reshape(2, 3)}, path)
+    whole = path.read_bytes()
+    for old, new in ((b'"F64"', b'"I64"'), (b'"F64"', b'"U64"'), (b"[2,3]", b"[3,2]")):
+        assert whole.count(old) == 1
+        path.write_bytes(whole.replace(old, new))
+        with pytest.raises(errors.StateError, match="described as of"):
+            gradmgr.load(path)
+
+
+def test_a_file_without_shapes_in_its_description_is_read(path, written):
+    """As gradmgr wrote it before version 0.3."""
+    saved = of_everything()
+    gradmgr.save(saved, path)
+    description = json.loads(text_of(path, written))
+    for at in list(places_in(description)):
+        if at and at[-1] == "shape":
+            node = description
+            for key in at[:-1]:
+                node = node[key]
+            del node["shape"]
+    rewrite(path, written, description)
+    assert_same(gradmgr.load(path)["tensor"], saved["tensor"])
+    assert_same(gradmgr.load(path)["complex"], saved["complex"])
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="named pipes are of Unix")
+def test_a_named_pipe_is_refused_at_once(path):
+    os.mkfifo(path)
+    with pytest.raises(OSError, match="no regular file"):
+        gradmgr.load(path)
+
+
+def test_what_an_archive_claims_to_hold_takes_no_memory(path, monkeypatch):
+    monkeypatch.setattr(serialization, "_import_safetensors", lambda: None)
+    gradmgr.save({"a": np.arange(3.0)}, path)
+    with zipfile.ZipFile(path) as archive:
+        members = {info.filename: archive.read(info) for info in archive.infolist()}
+    for method, claimed in ((zipfile.ZIP_STORED, b"(9000000000000,)"), (zipfile.ZIP_DEFLATED, b"(3,)")):
+        with zipfile.ZipFile(path, "w", method) as archive:
+            for name, data in members.items():
+                room = b" " * (len(claimed) - 4)
+                archive.writestr(name, data.replace(b"(3,), }" + room, claimed + b", }") if name == "a.npy" else data)
+        with pytest.raises(errors.StateError, match=r"as gradmgr.save does|of the size that its header says"):
+            gradmgr.load(path)
+
+
+class Stubborn:
+    """An object whose state cannot be set: neither the saved one nor, from then on, its own."""
+
+    def __init__(self):
+        self.asked = 0
+
+    def state_dict(self):
+        return {"n": 1}
+
+    def load_state_dict(self, state):
+        self.asked += 1
+        raise ValueError(f"no state suits {type(self).__name__}")
+
+
+@pytest.mark.parametrize(
+    "order", [("optimizer", "stubborn"), ("stubborn", "optimizer"), ("optimizer", "stubborn", "w")]
+)
+def test_one_object_that_cannot_be_set_back_keeps_no_other_from_it(order, path, written):
+    p = nn.Parameter(np.arange(3.0))
+    optimizer = optim.Adam([p], lr=0.1)
+    p.grad = tensor([1.0, 2.0, 3.0])
+    optimizer.step()
+    w = tensor([1.0])
+    everything = {"optimizer": optimizer, "stubborn": Stubborn(), "w": w}
+    gradmgr.save(everything, path)
+    optimizer.step()
+    before = copy.deepcopy(optimizer.state_dict())
+    with pytest.raises(errors.StateError) as caught:
+        gradmgr.load(path, into={name: everything[name] for name in order})
+    assert_same(optimizer.state_dict(), before)
+    assert w.tolist() == [1.0]
+    assert "these could not be set back to what they were:\n  stubborn: ValueError: no state suits" in str(caught.value)
+    assert "nothing was changed" not in str(caught.value)

@@ -121,7 +121,7 @@ class _Buffer:
         self._lock = threading.Lock()
 
     def __del__(self) -> None:
-        for spill, counts in self.spills.items():
+        for spill, counts in getattr(self, "spills", {}).items():  # there is none where memory ran out in `__init__`
             spill.changes.append((self.key, self.nbytes if counts else 0, 0 if self._moved is None else self.nbytes))
 
     def is_shared(self) -> bool:
