@@ -7,7 +7,7 @@ import math
 import operator
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, NoReturn, TypeVar
 
 import numpy as np
 
@@ -321,7 +321,7 @@ class Distribution:
     def _has_tensors(self) -> bool:
         return any(isinstance(value, Tensor) for value in self._parameters.values())
 
-    def _without_closed_form(self, what: str) -> Any:
+    def _without_closed_form(self, what: str) -> NoReturn:
         raise NotImplementedError(f"{type(self).__name__} has no closed form of its {what}")
 
     def entropy(self) -> Any:
