@@ -184,10 +184,10 @@ class Gamma(Distribution):
     def variance(self) -> Any:
         """The concentration over the squared rate."""
         a, rate = self._values()
-        return self._spread(a / (rate * rate))
+        return self._spread(a / rate / rate)
 
     def _ends(self, value: Any, a: Any, rate: Any) -> tuple[Any, Any, Any]:
-        return value < 0, rate * value > 1e4 * (1 + a), a / rate
+        return value < 0, rate * value > 750 + 40 * a, a / rate
 
     def _cdf(self, value: Any, a: Any, rate: Any) -> Any:
         plain_a, plain_rate = raw(a), raw(rate)
@@ -259,7 +259,7 @@ class Beta(Distribution):
         """The ratio a b / ((a + b)^2 (a + b + 1)), a being concentration1."""
         a, b = self._values()
         total = a + b
-        return self._spread(a * b / (total * total * (total + 1)))
+        return self._spread((a / total) * (b / total) / (total + 1))
 
     def _ends(self, value: Any, a: Any, b: Any) -> tuple[Any, Any, Any]:
         return value < 0, value > 1, 0.5

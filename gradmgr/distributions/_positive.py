@@ -110,7 +110,7 @@ class Weibull(Distribution):
     def _log_prob(self, value: Any, scale: Any, concentration: Any) -> Any:
         z = value / scale
         finite = gnp.minimum(z, numbers_of(value.dtype)[2])  # infinity would give inf - inf
-        return gnp.log(concentration / scale) + special.xlogy(concentration - 1, finite) - z**concentration
+        return gnp.log(concentration) - gnp.log(scale) + special.xlogy(concentration - 1, finite) - z**concentration
 
     def entropy(self) -> Any:
         """Return c (1 - 1/k) + log(scale / k) + 1, k being the concentration and c Euler's constant."""
@@ -202,7 +202,7 @@ class Pareto(Distribution):
     def variance(self) -> Any:
         """scale^2 alpha / ((alpha - 1)^2 (alpha - 2)); infinite for alpha up to 2."""
         scale, alpha = self._values()
-        return _above(2, alpha, lambda a: scale * scale * a / ((a - 1) ** 2 * (a - 2)))
+        return _above(2, alpha, lambda a: (scale / (a - 1)) ** 2 * (a / (a - 2)))
 
     def _ends(self, value: Any, scale: Any, alpha: Any) -> tuple[Any, Any, Any]:
         return value < scale, value == np.inf, scale
@@ -262,10 +262,10 @@ class InverseGamma(Distribution):
     def variance(self) -> Any:
         """rate^2 / ((a - 1)^2 (a - 2)), a being the concentration; infinite for a up to 2."""
         concentration, rate = self._values()
-        return _above(2, concentration, lambda a: rate * rate / ((a - 1) ** 2 * (a - 2)))
+        return _above(2, concentration, lambda a: (rate / (a - 1)) ** 2 / (a - 2))
 
     def _ends(self, value: Any, a: Any, rate: Any) -> tuple[Any, Any, Any]:
-        return (value <= 0) | (rate / value > 1e4 * (1 + a)), value == np.inf, rate / a
+        return (value <= 0) | (rate / value > 750 + 40 * a), value == np.inf, rate / a
 
     def _cdf(self, value: Any, a: Any, rate: Any) -> Any:
         return special.gammaincc(a, rate / value)
