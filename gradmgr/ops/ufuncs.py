@@ -393,7 +393,10 @@ def _add_at_kernel(x: Any, v: Any, index: Any) -> Any:
     shape = made[index].shape if made.ndim == 1 and v.ndim else v.shape
     if shape != v.shape:  # numpy.add.at of NumPy 2.4 then adds no more numbers than v has
         v = libraries.namespace(v).broadcast_to(v, shape)
-    (add_at if made.dtype.kind == "V" else add_in_order)(made, index, v)  # NumPy has no bfloat16
+    if made.dtype.kind == "V":  # NumPy has no bfloat16
+        add_at(made, index, libraries.namespace(made).broadcast_to(v, made[index].shape))
+    else:
+        add_in_order(made, index, v)
     return made
 
 

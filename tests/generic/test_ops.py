@@ -443,6 +443,7 @@ NOT_DIFFERENTIABLE = {
         "__init__",
     ),
     *("__float__", "__int__", "__complex__", "__bool__", "__index__", "__doc__", "__module__", "__slots__"),
+    *("__floor__", "__ceil__", "__trunc__"),
     *(
         "__array__",
         "__array_namespace__",
@@ -464,6 +465,9 @@ NOT_DIFFERENTIABLE = {
         "_view_of",
         "_rec",
         "_check_grad",
+        "_check_saved",
+        "_check_uncut",
+        "_like",
     ),
 }
 
