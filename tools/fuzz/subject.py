@@ -14,7 +14,18 @@ import numpy as np
 
 import gradmgr
 import gradmgr.numpy as gnp
-from gradmgr import GradManager, Tensor, checkpoint, detect_anomaly, forward_ad, functional, graph, special, tensor
+from gradmgr import (
+    GradManager,
+    Tensor,
+    checkpoint,
+    detect_anomaly,
+    errors,
+    forward_ad,
+    functional,
+    graph,
+    special,
+    tensor,
+)
 from gradmgr.profiler import profile
 from tools.fuzz.functions import OURS
 from tools.fuzz.program import Block, Line, Program, Statement
@@ -54,7 +65,11 @@ class Run:
     def statements(self, statements: Sequence[Statement], names: Values) -> None:
         for each in statements:
             if isinstance(each, Line):
-                value = run_line(each, names)
+                try:
+                    value = run_line(each, names)
+                except errors.LostWriteError:  # to a view of a variable; in the reference no variable shares memory
+                    names[each.target] = names[each.target].clone()
+                    value = run_line(each, names)
                 is_constant = each.target.startswith("v") and not isinstance(value, Tensor)  # made of plain arrays
                 names[each.target] = tensor(value) if is_constant else value
             else:
