@@ -144,8 +144,8 @@ def test_the_slope_from_the_result_is_that_from_x(name, dtype):
     x[:6] = [0, -0.0, 1e-42, -1e-42, 1e-30, -3e-38]
     function = IN_BLOCKS[name]
     _, expected = slopes(function, np.append(x, dtype(-INF)))  # with which all goes the general path
-    # The general path takes 1 - s from its closed form. Here it is off by up to two roundings of 1, and is multiplied by
-    # the slope of the argument times x, which is 42 at x = 7, where s is still below 1.
+    # The general path takes 1 - s from its closed form. Here it is off by up to two roundings of 1, and is multiplied
+    # by the slope of the argument times x, which is 42 at x = 7, where s is still below 1.
     np.testing.assert_allclose(slopes(function, x)[1], expected[:-1], rtol=0, atol=2 * 42 * np.finfo(dtype).eps)
 
 
