@@ -20,6 +20,7 @@ from gradmgr._engine.custom import Result
 from gradmgr._engine.entry import VJPS, Entry, input_ids, is_result, kind_of, op_name, tracked_input_ids
 from gradmgr._engine.hooks import ValueHooks, checked, handle, name_of, run_tensor_hooks
 from gradmgr._engine.interceptors import Interceptor
+from gradmgr._engine.listening import listener
 from gradmgr._engine.observers import ObservedEntries, Observer, observers
 from gradmgr._engine.ownership import (
     BatchedOwnership,
@@ -229,6 +230,7 @@ class ObservedPass:
         self.wanted = wanted
         self.following = following
         self.interceptors = interceptors
+        self.listener = listener()
         annotations = tape.annotations
         self.hooks: dict[Any, ValueHooks] = {} if annotations is None else annotations.hooks
         self.retained = {} if annotations is None else annotations.retaining_by_id(tape)
@@ -377,7 +379,10 @@ class ObservedPass:
         return self._compute_apart if owned.plain or owned.batched else self._compute_followed
 
     def _compute(self, hooks: ValueHooks | None, e: Entry, g: Any, grads: Grads, owned: Ownership) -> None:
-        VJPS[e[0]](e, g, grads, owned)
+        if self.listener is not None and owned.plain:
+            self.listener.compute_vjp(VJPS[e[0]], e, g, grads, owned)
+        else:
+            VJPS[e[0]](e, g, grads, owned)
 
     def _compute_followed(self, hooks: ValueHooks | None, e: Entry, g: Any, grads: Grads, owned: Ownership) -> None:
         """Compute as if nothing observed it, then show the gradient there was before: the vjp may write to g."""
@@ -423,6 +428,8 @@ class ObservedPass:
         results: dict[int, Any] = {}
 
         def to(value: Any, node_id: Any) -> Any:
+            if node_id is None and self.listener is not None and is_array(value):
+                return wrap(value)  # so that what is computed of it is an op, of which the listener is told
             if node_id is None or not (is_array(value) or isinstance(value, Tensor)):
                 return value
             if isinstance(node_id, Result):

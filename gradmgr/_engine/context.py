@@ -17,6 +17,7 @@ from gradmgr._arrays import batched, libraries
 from gradmgr._engine.cleanup import Scope, complete
 from gradmgr._engine.collector import interrupts_here
 from gradmgr._engine.interceptors import Interceptor
+from gradmgr._engine.listening import listener
 from gradmgr._engine.recorder import Recorder, overflow_id, snapshot
 from gradmgr._engine.templates import compiled_at_first_call, nested_call, numbered
 from gradmgr._engine.tensor import Tensor, wrap
@@ -51,6 +52,10 @@ def compute(op: Any, arrays: list[Any], params: tuple[Any, ...]) -> Any:
     except errors.REJECTIONS as error:
         libraries.explain(error, op.name, *arrays)
         raise
+
+
+def as_tensor(value: Any) -> Any:
+    return wrap(value) if libraries.is_array(value) else value
 
 
 class Context:
@@ -208,8 +213,12 @@ class Context:
                 values, out = arrays, made
                 if outer and (op.keeps_inputs or not rec.is_tape):
                     values = [_handle(a, k, outer) for k, a in enumerate(arrays)]
+                    if listener() is not None:  # which is told of ops on Tensors
+                        values = [wrap(a) if libraries.is_array(a) else a for a in values]
                 if outer and (op.keeps_out or not rec.is_tape):
                     out = snapshot(z, [each for each, _ in outer])
+                    if listener() is not None:
+                        out = tuple([as_tensor(part) for part in out]) if out.__class__ is tuple else as_tensor(out)
                 rec.record_op(op, node_ids, tuple(values), out, params, z)
                 recorded.append((rec, node_ids))
             outer += recorded

@@ -10,7 +10,8 @@ from gradmgr import errors
 from gradmgr._arrays.libraries import is_differentiable
 from gradmgr._engine.broadcast import broadcast_like
 from gradmgr._engine.cleanup import Scope, call_if_free
-from gradmgr._engine.context import Context, current, enter_recorders, leave_recorders, set_current
+from gradmgr._engine.context import Context, as_tensor, current, enter_recorders, leave_recorders, recorders, set_current
+from gradmgr._engine.listening import listener
 from gradmgr._engine.recorder import Recorder
 from gradmgr._engine.tensor import Tensor, raw
 
@@ -80,12 +81,18 @@ class Forward(Recorder):
             return
         now = current()
         try:
-            set_current(self._outer_context(now))
-            tangents = op.jvp(node_ids, values, out, params)
-            if several:
-                self._track_all(z, out, tangents)
+            outside = self._outer_context(now)
+            set_current(outside)
+            heard = listener()
+            if heard is None:
+                tangents = _tangents(op.jvp, node_ids, values, out, params)
+            elif recorders(outside):  # which record ops on Tensors; the listener is told of these
+                tangents = _tangents(op.jvp, tuple(map(as_tensor, node_ids)), values, out, params)
             else:
-                self.track(z, broadcast_like(tangents, raw(out)))
+                tangents = heard.call(_tangents, (op.jvp, node_ids, values, out, params), {})
+            for result, tangent in zip(z, tangents, strict=True) if several else ((z, tangents),):
+                if tangent is not None:
+                    self.track(result, tangent)
         except errors.GradmgrError:
             raise
         except Exception as error:  # whatever it is, it goes on, with the op's name
@@ -111,11 +118,6 @@ class Forward(Recorder):
         """Forget the cells that are gone. Threads that carry the level on may append meanwhile."""
         call_if_free(self._tidying, self._drop_unheld)
 
-    def _track_all(self, results: Any, out: Any, tangents: Any) -> None:
-        for result, handle, tangent in zip(results, out, tangents, strict=True):
-            if is_differentiable(result.dtype):
-                self.track(result, broadcast_like(tangent, raw(handle)))
-
     def _drop_unheld(self) -> None:
         seen = len(self._cells)
         self._cells[:seen] = [cell for cell in self._cells[:seen] if cell() is not None]
@@ -132,6 +134,19 @@ class Forward(Recorder):
             cell = found()
             if cell is not None:
                 cell.tangent = None
+
+
+def _tangents(jvp: Any, node_ids: tuple[Any, ...], values: tuple[Any, ...], out: Any, params: tuple[Any, ...]) -> Any:
+    """Return the tangent of each result, by the rule of an op; None of one that has none."""
+    made = jvp(node_ids, values, out, params)
+    if out.__class__ is not tuple:
+        return broadcast_like(made, raw(out))
+    return tuple(
+        [
+            broadcast_like(tangent, raw(part)) if is_differentiable(part.dtype) else None
+            for tangent, part in zip(made, out, strict=True)
+        ]
+    )
 
 
 class ForwardScope(Scope):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Container
 from sys import getrefcount
 from typing import Any
@@ -16,6 +17,7 @@ from gradmgr._engine import write_lock
 from gradmgr._engine.cleanup import complete
 from gradmgr._engine.context import Context, current, interceptors_of, rebind, recorders, run_in
 from gradmgr._engine.hooks import handle
+from gradmgr._engine.listening import computed, listener
 from gradmgr._engine.recorder import Recorder, is_tracked_by
 from gradmgr._engine.row_sparse import RowSparse, row_sparse, stored_rows
 from gradmgr._engine.tape import Tape
@@ -159,8 +161,8 @@ def _sum(a: Any, made: Tensor) -> Any:
 
     Never over the one held, which an exception must leave as it is.
     """
-    if batched.is_batched(a) or batched.is_batched(made._array):  # inside vmap
-        return a + made._array
+    if batched.is_batched(a) or batched.is_batched(made._array) or listener() is not None:  # inside vmap
+        return computed(operator.add, a, made._array)
     xp = libraries.namespace(a)
     if a.ndim and memory.is_private(made) and made._array.strides == a.strides and made._array.dtype == a.dtype:
         return xp.add(a, made._array, out=made._array)
@@ -176,13 +178,18 @@ def own_gradient(made: Tensor, t: Tensor) -> Tensor:
     g = None  # no reference here: `is_private` counts them
     if memory.is_private(made) and _is_dense_like(made._array, a):
         return made
-    g = made._array
-    if batched.is_batched(a):
-        made._array = libraries.able_to_hold(np.empty_like(a), g)
-    else:
-        made._array = libraries.namespace(g).empty_like(a)
-    copy_into(made._array, g)
+    made._array = computed(_copy_like, made._array, a)
     return made
+
+
+def _copy_like(g: Any, a: Any) -> Any:
+    """Return a copy of a gradient with the strides of a parameter."""
+    if batched.is_batched(a):
+        copy = libraries.able_to_hold(np.empty_like(a), g)
+    else:
+        copy = libraries.namespace(g).empty_like(a)
+    copy_into(copy, g)
+    return copy
 
 
 def _is_dense_like(g: Any, a: Any) -> bool:

@@ -6,6 +6,7 @@ of the user's is touched.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -13,6 +14,7 @@ import numpy as np
 
 from gradmgr import errors
 from gradmgr._arrays import libraries, memory
+from gradmgr._engine.listening import computed
 from gradmgr._engine.cleanup import Scope
 from gradmgr._engine.context import Context, current, is_tracked, leave_recorders, recorders
 from gradmgr._engine.forward import ForwardScope
@@ -225,8 +227,9 @@ def as_kind_of(made: Tensor, leaf: Any) -> Any:
     if leaf.__class__ is made._array.__class__ is np.ndarray:
         return made._array
     if libraries.is_array(leaf) and not isinstance(leaf, np.generic):
-        return libraries.namespace(made._array).asarray(made._array)  # a 0-d result may be a NumPy scalar
-    return made._array[()]
+        xp = libraries.namespace(made._array)
+        return computed(xp.asarray, made._array)  # a 0-d result may be a NumPy scalar
+    return computed(operator.getitem, made._array, ())
 
 
 def make_handle(t: Tensor) -> Tensor:
@@ -252,9 +255,12 @@ def new_tensors(derivatives: Derivatives) -> list[Tensor]:
         if not isinstance(handle, Tensor):
             handle = wrap(handle)
             if not memory.is_private(handle):  # it may be the user's vector
-                handle._array = handle._array.copy()
+                handle._array = computed(_copy, handle._array)
         made.append(handle)
     return made
+
+
+_copy = operator.methodcaller("copy")
 
 
 def zeros_of(t: Tensor) -> Any:

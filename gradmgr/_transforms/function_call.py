@@ -14,6 +14,7 @@ from gradmgr._arrays import libraries
 from gradmgr._arrays.batched import Level, broadcast_over_examples, highest_level, is_batched_at
 from gradmgr._arrays.captured import capturing
 from gradmgr._compile.captured_state import Residuals
+from gradmgr._engine.listening import Listener
 from gradmgr._engine.context import Context, current, interceptors_of, paused, rebind, recorders, run_in
 from gradmgr._engine.interceptors import Interceptor
 from gradmgr._engine.op import Op
@@ -98,7 +99,7 @@ class FunctionCall:
     def _show_to(self, interceptors: Iterable[Interceptor], op: Op) -> None:
         arrays = tuple([z._array for z in self.results if isinstance(z, Tensor)])
         for interceptor in interceptors:
-            if interceptor.open:
+            if interceptor.open and not isinstance(interceptor, Listener):  # which is told of what forward calls
                 interceptor.after_op(op, self.args, (), arrays)
 
     def finish(

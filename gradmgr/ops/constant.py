@@ -10,6 +10,7 @@ import numpy as np
 
 from gradmgr import errors
 from gradmgr._arrays import libraries
+from gradmgr._engine.listening import computed
 from gradmgr._engine.mutation import store
 from gradmgr._engine.tensor import Tensor, cut, wrap
 
@@ -125,7 +126,7 @@ def constant(function: Callable[..., Any], arrays_first: int = 0) -> Callable[..
                 return function(*args, **kwargs)
             arrays = tuple([_values(arg) for arg in args])
             arrays = (*_on_one_device(arrays[:arrays_first]), *arrays[arrays_first:])
-            made = _results(function(*arrays, **{key: _values(value) for key, value in kwargs.items()}))
+            made = _results(computed(function, *arrays, **{key: _values(value) for key, value in kwargs.items()}))
             _log_constants(args, name, made)
             return made
         except errors.REJECTIONS as error:

@@ -1,0 +1,56 @@
+"""The listener: is told of everything that gradmgr computes in a context, so that it can be computed again.
+
+There is one at most: that of a function which `compile` captures. It is told of ops and of vjps where they are
+computed, and by `computed`, `asked` and the others here of what happens between them: code of gradmgr that works on
+plain arrays, numbers that leave for Python, gradients that are read and written. It tells arrays apart by identity.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextvars import ContextVar
+from typing import Any, TypeVar
+
+from gradmgr._engine.interceptors import Interceptor
+
+Result = TypeVar("Result")
+
+_listener: ContextVar[Any] = ContextVar("gradmgr_listener", default=None)
+listener = _listener.get
+set_listener = _listener.set
+
+
+class Listener(Interceptor):
+    """Sees the steps of a context: functions of arrays that it may call again with others."""
+
+    __slots__ = ()
+
+    def call(self, function: Callable[..., Result], args: tuple[Any, ...], keywords: dict[str, Any]) -> Result:
+        """Return function(*args, **keywords): a step, and what it changes are arrays that it is given."""
+        raise NotImplementedError
+
+    def compute_vjp(self, vjp: Callable[..., None], e: tuple[Any, ...], g: Any, grads: Any, owned: Any) -> None:
+        """Call vjp(e, g, grads, owned) in a pass that nothing records: one step."""
+        raise NotImplementedError
+
+    def guard(self, read: Callable[..., Result], args: tuple[Any, ...]) -> Result:
+        """Return read(*args), by which gradmgr or the program decides what to do."""
+        raise NotImplementedError
+
+    def leave(self, what: str, array: Any) -> None:
+        """See that values of an array leave for Python."""
+
+    def meet_grad(self, t: Any) -> None:
+        """See that the gradient of a tensor is about to be read or set."""
+
+
+def computed(function: Callable[..., Result], *args: Any, **keywords: Any) -> Result:
+    """Return function(*args, **keywords): a step between ops that works on plain arrays."""
+    heard = _listener.get()
+    return function(*args, **keywords) if heard is None else heard.call(function, args, keywords)  # type: ignore[no-any-return]
+
+
+def asked(read: Callable[..., Result], *args: Any) -> Result:
+    """Return read(*args): facts of arrays' values on which depends what is computed next."""
+    heard = _listener.get()
+    return read(*args) if heard is None else heard.guard(read, args)  # type: ignore[no-any-return]
