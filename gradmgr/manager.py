@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any, Literal, Never, NoReturn, Self
 
 from gradmgr import errors
-from gradmgr._arrays.captured import capturing
+from gradmgr._engine.listening import listener
 from gradmgr._engine import write_lock
 from gradmgr._engine.attachment import Attachments, Callback, attachable, callback_list, named, place_of
 from gradmgr._engine.backward import BackwardRun, run_endings
@@ -371,10 +371,10 @@ class GradManager(_Recording):
         _record((self,))
 
     def _begin(self) -> Tape:
-        if capturing() is not None:
+        if listener() is not None:
             see(self, _state_of, "what is attached to a GradManager")
-            capturing().note_leaves(self._attachments.tensors())
-            capturing().note_code([*self._attachments.functions(), *self._after_backward])
+            listener().note_leaves(self._attachments.tensors())
+            listener().note_code([*self._attachments.functions(), *self._after_backward])
         with write_lock.lock:  # of two threads that record one gets the error
             if self._tape is not None or self._in_backward.locked():
                 self._check_idle()

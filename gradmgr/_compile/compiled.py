@@ -1,10 +1,10 @@
 """Compiled: a function that is captured, and then replayed as one straight line of NumPy calls.
 
-A call whose arguments are new in kind (`signature`) runs as always and is captured. So does the second one, and the two
-captures are compared: what differs depends on more than the arguments, and then the function is not replayed. The calls
-of the second are also made again from what it began with, and must give the same bits. From the third call on the
-function is replayed. A replay is given up where a guard finds another value than the captures did, before anything has
-changed; the call then runs as always, and is captured for a further variant.
+A call whose arguments are new in kind (`signature`), or after what the function reads by name has changed (`names`),
+runs as always, and is logged and made into a program. Later calls are replayed. At some of them, the 2nd, 4th, 8th and
+so on of each program, the function runs as written, and the program beside it, without effects: if they differ, the
+function is not replayed any more. A replay is given up where a guard finds another value than the captured call did,
+before anything has changed; the call then runs as always, and is captured for a further variant.
 """
 
 from __future__ import annotations
@@ -17,12 +17,10 @@ from typing import Any, overload
 
 from gradmgr import errors
 from gradmgr._arrays.atomic import float_errors_raise
-from gradmgr._arrays.captured import capturing
 from gradmgr._arrays.captured_calls import GuardError
 from gradmgr._compile.captured_call import CapturedCall
 from gradmgr._compile.program import LateGuardError, Program, UnchangedError
 from gradmgr._compile.signature import Signature, described, difference_of_keys, test_of
-from gradmgr._compile.sources import PASSING_ERRORS
 from gradmgr._engine.cleanup import without_collections
 from gradmgr._engine.context import current
 from gradmgr._engine.display import Text
@@ -40,53 +38,29 @@ _REMEDY = "pass a number as an argument that is a Tensor, and compile a function
 _SUSPENDS = 0x20 | 0x80 | 0x200
 
 
-def _verified(made: CapturedCall, before: CapturedCall, options: Options) -> tuple[Program, str | None]:
-    """Return the program of a call that was captured twice, and what is wrong with it."""
-    program = Program(made, made.pinned(before), options)
-    return program, program.verify(made)
-
-
 def _never(args: tuple[Any, ...]) -> bool:
     return False
 
 
 class _Variants:
-    """The programs for calls of one signature, and the calls that were captured for one more.
+    """The programs for calls of one signature.
 
     Attributes:
+        key: the signature's.
         programs: what replays, the one used last at the front.
-        waiting: calls that were captured, until a second one is the same.
         refused: why these calls are not replayed; None if they are, or may be.
-        failures: how many attempts to capture a call have ended in an error of the moment.
-        fits: tells, without a signature, whether positional arguments have this one; it may say no where they have.
-        may_change: whether a call may still change what it reads, as one that fills a cache.
-        returns: whether a call that no program fitted has changed what it reads, so that one fits the next.
-        may_decide: whether kernels may add guards, as long as no guard has found another value: see Capture.
+        fits: returns, without a signature, whether positional arguments have this one; it may say no where they have.
+        forgives: whether a call may still change what it reads by name, as the first does that fills a cache.
     """
 
-    __slots__ = ("failures", "fits", "key", "may_change", "may_decide", "programs", "refused", "returns", "waiting")
+    __slots__ = ("fits", "forgives", "key", "programs", "refused")
 
     def __init__(self, key: Any) -> None:
         self.key = key
         self.programs: list[Program] = []
-        self.waiting: list[CapturedCall] = []
         self.refused: str | None = None
-        self.failures = 0
         self.fits: Callable[[tuple[Any, ...]], bool] = _never
-        self.may_change = self.may_decide = True
-        self.returns = False
-
-    def changed(self) -> str | None:
-        """Return which name stands for something else than in the call captured or replayed last; None if none does."""
-        environments = [call.environment for call in self.waiting[-1:]]
-        if self.programs:
-            environments.append(max(self.programs, key=lambda each: each.used).environment)
-        return next(filter(None, [each.changed_at() for each in environments]), None)
-
-
-def _fits_any(variants: _Variants, leaves: Sequence[Any]) -> bool:
-    """Tell whether a program fits arguments, and what the function reads, as that is now."""
-    return any(program.misfit(leaves) is None for program in variants.programs)
+        self.forgives = True
 
 
 class Compiled:
@@ -109,7 +83,6 @@ class Compiled:
         self._dropped = 0  # variants that gave way to others
         self._dropped_at = 0  # what the clock said when one did so last
         self._has_named = False  # whether a warning has named what changes in each call
-        self._is_first = True  # whether no call was compared with another yet
         self._clock = itertools.count()
         self._refused: str | None = None  # why no further calls are captured
         self._has_warned = False
@@ -132,9 +105,7 @@ class Compiled:
     # ------------------------------------------------------------ calls
 
     def __call__(self, *args: Any, **keywords: Any) -> Any:
-        if current() is not None or capturing() is not None or observers():
-            return self.function(*args, **keywords)
-        if float_errors_raise():
+        if current() is not None or observers() or float_errors_raise():
             return self.function(*args, **keywords)
         last = self._last
         leaves: Sequence[Any] = args
@@ -154,10 +125,13 @@ class Compiled:
         for program in variants.programs:
             if program.misfit(leaves) is not None:
                 continue
+            program.runs += 1
+            if program.runs == program.rehearses_at:
+                return self._rehearse(variants, program, Signature(args, keywords))
             try:
                 result = program.run(leaves)
             except GuardError as error:
-                variants.may_decide, decided = False, str(error)
+                decided = str(error)
                 continue
             except UnchangedError:
                 break
@@ -167,103 +141,62 @@ class Compiled:
             program.used = next(self._clock)
             return result
         else:
-            return self._run_unfit(variants, Signature(args, keywords), decided)
+            if self._refused is None:
+                return self._capture(variants, Signature(args, keywords), decided)
         return self.function(*args, **keywords)  # raises what it would raise if it were not compiled
 
     # ------------------------------------------------------------ capturing
 
-    def _run_unfit(self, variants: _Variants, signature: Signature, decided: str | None) -> Any:
-        """Make a call that no program has made; it is captured, unless it is known to lead back to a program.
+    def _capture(self, variants: _Variants, signature: Signature, decided: str | None) -> Any:
+        """Make a call that no program fits, and a program of it.
 
         Args:
             variants: for calls of its signature.
             signature: of its arguments.
-            decided: what a guard has found that was another value in the captures; None if none did.
+            decided: what a guard has found that was another value in a captured call; None if none did.
         """
-        if self._refused is None and (not variants.returns or _fits_any(variants, signature.leaves)):
-            return self._capture(variants, signature, decided)  # also where a guard has found another value
-        args, keywords = signature.filled(signature.leaves)
-        result = self.function(*args, **keywords)
-        variants.returns = _fits_any(variants, signature.leaves)  # if not, the next such call is captured
-        return result
-
-    def _capture(self, variants: _Variants, signature: Signature, decided: str | None) -> Any:
-        fuses = may_fuse(self._options)
-        changed = variants.changed()
-        made = CapturedCall(self.function, signature, may_decide=variants.may_decide, fuses=fuses)
+        changed = self._changed(variants, signature.leaves)
+        made = CapturedCall(self.function, signature, fuses=may_fuse(self._options))
         with self._lock:
-            if made.is_captured:
-                try:
-                    without_collections(self._compare, variants, made, signature.leaves, changed, decided)
-                except PASSING_ERRORS as error:  # the function itself has run, and is not to be called again
-                    made.failure = type(error).__name__
-            if made.failure is not None:
-                self._note_failure(variants, made.failure)
+            self._add(variants, made, changed, decided)
         return made.result
 
-    def _note_failure(self, variants: _Variants, failure: str) -> None:
-        """Count the attempts to capture a call that have ended in an error; after many there are no more."""
-        variants.failures += 1
-        if variants.failures > _MOST:
-            self._refuse(variants, f"each attempt to capture it ends in a {failure}")
-
-    def _compare(
-        self,
-        variants: _Variants,
-        made: CapturedCall,
-        leaves: Sequence[Any],
-        changed: str | None,
-        decided: str | None,
-    ) -> None:
-        """Make a program of a call that was captured if another one was the same; else keep it until one is.
-
-        Args:
-            variants: for calls of its signature.
-            made: the call.
-            leaves: of its arguments.
-            changed: the name that stands for something else, and where it is read; None if none does.
-            decided: as for `_run_unfit`.
-        """
-        obstacle = made.obstacle()
-        if obstacle is not None:
-            variants.returns = made.changes_state() and _fits_any(variants, leaves)  # as by train() after an eval()
-            if variants.returns:
-                return
-            if variants.may_change and made.changes_state():
-                variants.may_change = False  # once: it may make what later calls find
+    def _add(self, variants: _Variants, made: CapturedCall, changed: str | None, decided: str | None) -> None:
+        """Make a program of a call that was captured, if it can be replayed."""
+        if made.obstacle is not None:
+            if variants.forgives and made.changes_names:
+                variants.forgives = False  # once: it may make what later calls find
             else:
-                self._refuse(variants, obstacle)
+                self._refuse(variants, made.obstacle)
             return
-        for before in variants.waiting.copy():
-            difference = made.difference(before)
-            if difference is None:
-                variants.waiting.remove(before)
-                self._add(variants, made, before)
-                return
-            decided = f"from one call to the next changes {difference}"
-            if made.may_decide != before.may_decide:
-                variants.waiting.remove(before)
-                continue
-            if not made.is_explained(before):
-                variants.waiting.remove(before)
-                if not self._is_first:
-                    self._refuse(variants, decided)
-                    return
-                self._is_first = False  # the first call may make what later ones find
-                break
-        made.capture.forget_values()  # the second capture has them, too
-        variants.waiting.append(made)
-        self._make_room(changed, decided)
-
-    def _add(self, variants: _Variants, made: CapturedCall, before: CapturedCall) -> None:
-        self._is_first = False
-        program, fault = _verified(made, before, self._options)
+        program = without_collections(Program, made, self._options)
+        fault = program.verify(made)
         if fault is not None:
             self._refuse(variants, fault)
             return
         program.used = next(self._clock)
         variants.programs.insert(0, program)
         variants.fits = test_of(variants.key)
+        self._make_room(changed, decided)
+
+    def _changed(self, variants: _Variants, leaves: Sequence[Any]) -> str | None:
+        """Return which name stands for something else than in the variant used last; None if none does."""
+        if not variants.programs:
+            return None
+        return max(variants.programs, key=lambda each: each.used).names.changed(leaves)
+
+    def _rehearse(self, variants: _Variants, program: Program, signature: Signature) -> Any:
+        """Run the function as written, and compare what a program computes beside it."""
+        made = CapturedCall(self.function, signature, fuses=may_fuse(self._options))
+        with self._lock:
+            if made.obstacle is None and program.is_branch(made):  # it fits another variant
+                self._add(variants, made, None, None)
+                return made.result
+            fault = program.fault_in(made)
+            if fault is not None:
+                variants.programs.remove(program)
+                self._refuse(variants, fault)
+        return made.result
 
     def _make_room(self, changed: str | None, decided: str | None) -> None:
         """Drop the variant that was used least lately where there are too many; often, capture no more.
@@ -273,15 +206,10 @@ class Compiled:
             decided: the value that it was captured for, in words; None if that is an argument.
         """
         everything = [(each.used, variants, each) for variants in self._variants.values() for each in variants.programs]
-        waiting = [(variants, each) for variants in self._variants.values() for each in variants.waiting]
-        if len(everything) + len(waiting) <= _MOST:
+        if len(everything) <= _MOST:
             return
-        if everything:
-            _, variants, oldest = min(everything, key=lambda each: each[0])
-            variants.programs.remove(oldest)
-        else:
-            variants, first = waiting[0]
-            variants.waiting.remove(first)
+        _, variants, oldest = min(everything, key=lambda each: each[0])
+        variants.programs.remove(oldest)
         now = next(self._clock)
         self._dropped = 1 if now - self._dropped_at > _PAYING else self._dropped + 1
         self._dropped_at = now
@@ -311,14 +239,12 @@ class Compiled:
         self._refused = f"each call needs another variant, as {why}"
         self._warn(self._refused)
         for each in self._variants.values():
-            each.waiting.clear()
             if not each.programs:
                 each.refused = self._refused
 
     def _refuse(self, variants: _Variants, why: str) -> None:
         variants.refused = why
         variants.fits = test_of(variants.key)
-        variants.waiting.clear()
         self._warn(why)
 
     def _refuse_late(self, variants: _Variants, found: str) -> None:
@@ -353,8 +279,6 @@ class Compiled:
                 lines += [f"variant for {given}:", *[f"    {line}" for line in program.description()]]
             if variants.refused is not None:
                 lines.append(f"not replayed for {given}: {variants.refused}")
-            elif variants.waiting:
-                lines.append(f"captured once for {given}")
         if self._refused is not None:
             lines.append(f"no further variants: {self._refused}")
         return Text("\n".join(lines))

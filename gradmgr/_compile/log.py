@@ -1,49 +1,217 @@
-"""Log: what gradmgr computed while a function ran, as steps that can be computed again of other arrays.
+"""Log: what gradmgr computed while a function ran, as steps from which a program is made.
 
-A step is a function that was called with arrays, and what it returned: the kernel of an op, the vjp of an entry, what
-gradmgr computes between them. Values are told apart by the identity of their arrays, which the log keeps alive. An array
-that no step returned and that is no input is a constant.
+The function runs as it always does, on its own Tensors. The engine tells the log of each step: the kernel of an op, the
+vjp of an entry, what gradmgr computes between them, what it asks of values, what it does to Tensors. Values are told
+apart by the identity of their arrays, which the log keeps alive. An array that no step returned, and that is in no
+Tensor from outside, is a constant.
+
+A Tensor that was there before the function began is *outer*: a replay reads its array again, and writes to it where the
+function did. These writes are the effects of the program. They come at its end, and before each call that is made as a
+whole in every replay (`call_whole`): that of an optimiser or of a hook, whose Python code must run each time. After such
+a call the tensors that it may have changed are read again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import sys
+import weakref
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from types import FunctionType, MappingProxyType, MethodType
 from typing import Any
 
 import numpy as np
 
+from gradmgr._arrays.arguments import leaves_in
 from gradmgr._arrays.batched import Batched
-from gradmgr._engine.entry import VJPS, tracked_input_ids
-from gradmgr._engine.listening import Listener
+from gradmgr._arrays.captured_calls import ROOT, Place, line_at
+from gradmgr._arrays.gpu import is_on_gpu
+from gradmgr._compile.captured_state import Condition, Residuals
+from gradmgr._compile.steps import Compute, Guard, Read, ReadGrad, Restore, State, Step, Update, Whole, Write, run_vjp
+from gradmgr._engine.context import current, set_current
+from gradmgr._engine.entry import tracked_input_ids
+from gradmgr._engine.listening import Listener, set_listener
 from gradmgr._engine.tensor import Tensor, wrap
 
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
 
-class Step:
-    """One call of a function of arrays."""
 
-    __slots__ = ("args", "function", "keywords", "result")
+class KnownTensor(weakref.ref[Tensor]):
+    """What a log knows of a tensor.
 
-    def __init__(self, function: Callable[..., Any], args: tuple[Any, ...], keywords: dict[str, Any], result: Any):
-        self.function = function
-        self.args = args
-        self.keywords = keywords
-        self.result = result
+    Attributes:
+        key: the tensor's identity.
+        source: the number of the argument that it is; None for others.
+        array: its array as the program has it; None where a call made as a whole may have changed it.
+        grad: likewise its gradient, where that was read or written.
+        knows_grad: whether it was.
+        is_outer: whether it was there before the function began.
+        is_late: whether a call that is made as a whole may have changed it, so that reading it must come after.
+    """
+
+    __slots__ = ("array", "grad", "is_late", "is_outer", "key", "knows_grad", "source")
+
+    def __init__(self, t: Tensor, *, is_outer: bool, source: int | None = None) -> None:
+        super().__init__(t)
+        self.key = id(t)
+        self.source = source
+        self.array = t._array
+        self.grad: Tensor | None = None
+        self.knows_grad = self.is_late = False
+        self.is_outer = is_outer
 
 
 class Log(Listener):
-    """The steps of one run."""
+    """The steps of one run of a function.
 
-    __slots__ = ("_inside", "steps")
+    Attributes:
+        steps: the steps, in order.
+        conditions: by the identity of an object, what the function has seen of it that is no Tensor.
+        obstacles: why the steps cannot be computed again, each with its line; empty where they can.
+        cleanups: what to call with the error where a replay fails amid its effects.
+        tensors: what is known of tensors, by identity.
+        arrays: by the number of an argument that is an array, the Tensor as which it arrives.
+    """
+
+    __slots__ = (
+        *("_has_late", "_inside", "_leaves", "_ours", "arrays", "changes_state", "cleanups", "code_of_program"),
+        *("conditions", "obstacles", "steps", "tensors", "unread", "values"),
+    )
+
+    affects_results = False
 
     def __init__(self) -> None:
         super().__init__()
         self.steps: list[Step] = []
+        self.values: dict[int, Any] = {}  # arrays of which a replay has others, by identity; kept alive
+        self.tensors: dict[int, KnownTensor] = {}
+        self.arrays: dict[int, Tensor] = {}
+        self.conditions: dict[int, Condition] = {}
+        self.obstacles: list[str] = []
+        self.cleanups: list[Callable[[BaseException], None]] = []
+        self.code_of_program: list[Any] = []
+        self.changes_state = False
+        self.unread: Mapping[int, Collection[str]] = {}
+        self._leaves: list[weakref.ref[Tensor]] = []  # of managers that have begun to record
+        self._has_late = False  # whether a call that may change any tensor was made as a whole
         self._inside = False  # whether a step runs, whose own steps do not count
+        self._ours: set[str] = set()  # files of gradmgr's
+
+    # ------------------------------------------------------------ values
+
+    def _hold(self, result: Any) -> None:
+        """Note the arrays that a step returned."""
+        kind = result.__class__
+        if kind is np.ndarray or isinstance(result, np.generic):
+            self.values[id(result)] = result
+        elif kind is Batched:
+            self._hold(result._array)
+        elif kind is dict:
+            for part in result.values():
+                self._hold(part)
+        elif isinstance(result, (tuple, list)):
+            for part in result:
+                self._hold(part)
+        elif isinstance(result, Tensor):
+            self._hold(result._array)
+        elif is_on_gpu(result):
+            self.values[id(result)] = result
+
+    def _add(self, step: Step) -> None:
+        step.place = self.place()
+        self.steps.append(step)
+
+    def place(self) -> Place:
+        """Return where the program stands: the innermost frame outside of gradmgr."""
+        frame: Any = sys._getframe(2)
+        code = frame.f_code
+        ours = self._ours
+        while (outer := frame.f_back) is not None:
+            name = code.co_filename
+            if name not in ours:
+                if not name.startswith((ROOT, "<gradmgr ")):
+                    break
+                ours.add(name)
+            frame, code = outer, outer.f_code
+        return code, frame.f_lasti
+
+    # ------------------------------------------------------------ tensors
+
+    def add_argument(self, number: int, value: Any) -> None:
+        """Note an argument: a Tensor, or the Tensor as which an array arrives."""
+        self.tensors[id(value)] = KnownTensor(value, is_outer=True, source=number)
+
+    def add_array_argument(self, number: int, array: Any) -> None:
+        """Note an array among the arguments, which arrives as a Tensor."""
+        made = wrap(array)
+        made._view_of = ()
+        self.arrays[number] = made
+        self.values[id(array)] = array
+
+    def meet(self, t: Tensor) -> KnownTensor | None:
+        """See that a step reads a tensor; return what is known of it if it comes from outside."""
+        array = t._array
+        if array is None or id(array) in self.values or array.__class__ is Batched:
+            return self.tensors.get(id(t))
+        known = self._known(t)
+        known.array = array
+        self.values[id(array)] = array
+        self._add(Read(known, array, is_late=known.is_late))
+        return known
+
+    def meet_all(self, values: Any) -> None:
+        for part in leaves_in(values):
+            if isinstance(part, Tensor):
+                self.meet(part)
+
+    def _known(self, t: Tensor) -> KnownTensor:
+        known = self.tensors.get(id(t))
+        if known is None or known() is not t:
+            is_outer = id(t._array) not in self.values and t._array.__class__ is not Batched
+            known = self.tensors[id(t)] = KnownTensor(t, is_outer=is_outer)
+            known.is_late = self._has_late
+        return known
+
+    def meet_grad(self, t: Tensor) -> None:
+        known = self._known(t)
+        if known.knows_grad:
+            return
+        grad = getattr(t, "_grad", None)
+        known.knows_grad, known.grad = True, grad
+        if known.is_outer:
+            self._add(ReadGrad(known, None if grad is None else self._grad_known(grad), is_late=known.is_late))
+
+    def _grad_known(self, grad: Tensor) -> KnownTensor:
+        """Return what is known of a gradient, which a replay finds in its tensor."""
+        known = self.tensors.get(id(grad))
+        if known is None or known() is not grad:
+            known = self.tensors[id(grad)] = KnownTensor(grad, is_outer=True)
+            known.is_late = self._has_late
+        return known
+
+    def note_leaves(self, tensors: Iterable[Tensor]) -> None:
+        """Note the tensors that get gradients."""
+        self._leaves += map(weakref.ref, tensors)
+
+    def note_new(self, t: Tensor) -> None:
+        """Note a tensor that the function makes of plain values: a constant."""
+        array = t._array
+        if id(array) not in self.values and array.__class__ is not Batched:
+            self.values[id(array)] = array
+            self._add(Compute(_itself, (array,), {}, array))
+
+    # ------------------------------------------------------------ steps
 
     def after_op(self, op: Any, inputs: tuple[Any, ...], params: tuple[Any, ...], result: Any) -> None:
-        if not self._inside:
-            arrays = tuple([t._array if isinstance(t, Tensor) else t for t in inputs])
-            self.steps.append(Step(op.kernel, (*arrays, *params), {}, result))
+        if self._inside:
+            return
+        arrays = []
+        for t in inputs:
+            if isinstance(t, Tensor):
+                self.meet(t)
+                t = t._array
+            arrays.append(t)
+        self._hold(result)
+        self._add(Compute(op.kernel, (*arrays, *params), {}, result))
 
     def call(self, function: Callable[..., Any], args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         if self._inside:
@@ -53,79 +221,232 @@ class Log(Listener):
             result = function(*args, **keywords)
         finally:
             self._inside = False
-        result = distinct(result)
-        self.steps.append(Step(function, args, keywords, result))
+        result = _distinct(result)
+        self._hold(result)
+        self._add(Compute(function, args, keywords, result))
         return result
 
     def compute_vjp(self, vjp: Callable[..., None], e: tuple[Any, ...], g: Any, grads: Any, owned: Any) -> None:
         ids = tuple(dict.fromkeys(tracked_input_ids(e)))
         if e[0] == "attach":
             ids = (*ids, e[1])
-        before = {i: shallow(grads[i]) for i in ids if i in grads}
-        held = [i for i in (*ids, e[1]) if i in owned]
-        given = shallow(g)
+        before = {i: _shallow(grads[i]) for i in ids if i in grads}
+        held = tuple([i for i in (*ids, e[1]) if i in owned])
+        given = _shallow(g)
         vjp(e, g, grads, owned)
-        made = tuple([shallow(grads.get(i)) for i in ids])
-        self.steps.append(Step(run_vjp, (e, given, before, ids, held, type(owned)), {}, made))
+        made = tuple([_shallow(grads.get(i)) for i in ids])
+        self._hold(made)
+        self._add(Compute(run_vjp, (e, given, before, ids, held, type(owned)), {}, made))
 
     def guard(self, read: Callable[..., Any], args: tuple[Any, ...]) -> Any:
-        return read(*args)
+        found = read(*args)
+        if not self._inside:
+            self._add(Guard(read, args, found))
+        return found
+
+    def guard_of(self, read: Callable[[Any], Any], t: Any) -> Any:
+        self.meet(t)
+        return self.guard(read, (t._array,))
+
+    def leave(self, what: str, array: Any) -> None:
+        if not self._inside:
+            self.add_obstacle(what)
+
+    def add_obstacle(self, what: str) -> None:
+        """Note that the steps cannot be computed again, because of what stands at the program's present line."""
+        self.obstacles.append(f"{what} at {line_at(self.place())}")
+
+    def see(self, owner: Any, read: Callable[[Any], Any], what: str) -> None:
+        """Note that the function depends on `read(owner)`; what is noted first of an object counts."""
+        if id(owner) not in self.conditions:
+            self.conditions[id(owner)] = Condition(owner, read, what, self.unread.get(id(owner), ()))
+
+    def note_code(self, functions: Iterable[Any]) -> None:
+        """Note code of the program that runs in each replay."""
+        self.code_of_program += functions
+
+    def clean_up_by(self, method: Callable[[BaseException], None]) -> None:
+        """Have a method called with the error where a replay fails amid its effects."""
+        self.cleanups.append(method)
+
+    # ------------------------------------------------------------ states that are no arrays
+
+    def note_state(self, read: Callable[[Any], Any], owner: Any, at: int) -> State:
+        """Have a replay read a state before the step of this number; return what represents it."""
+        state = State(read, owner)
+        state.place = self.place()
+        self.steps.insert(at, state)
+        return state
+
+    def restore_state(self, write: Callable[[Any, Any], None], owner: Any, state: State) -> None:
+        """Have a replay write such a state again."""
+        self._add(Restore(write, owner, state))
+
+    # ------------------------------------------------------------ effects
+
+    def flush(self) -> None:
+        """Add a step that writes to the outer tensors what the function has written to them until now."""
+        due: list[tuple[KnownTensor, str, Any]] = []
+        for known in list(self.tensors.values()):
+            t = known()
+            if t is None:
+                continue
+            if known.is_outer and known.array is not None and t._array is not known.array:
+                if t._array.__class__ is not Batched:
+                    known.array = t._array
+                    due.append((known, "_array", t._array))
+            if known.knows_grad:
+                grad = getattr(t, "_grad", None)
+                if grad is not known.grad:
+                    known.grad = grad
+                    due.append((known, "_grad", grad))
+        if due:
+            self._add(Write(due))
+
+    def _silently(self, function: Callable[..., Any], *args: Any, **keywords: Any) -> Any:
+        """Call a function of which the log is told nothing."""
+        before = current()
+        set_listener(None)
+        try:
+            set_current(before.with_interceptors(tuple([i for i in before.interceptors if i is not self])).simplest())
+            return function(*args, **keywords)
+        finally:
+            set_current(before)
+            set_listener(self)
+
+    def call_whole(
+        self,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        changes: Iterable[Tensor] | None = None,
+        keywords: Mapping[str, Any] = _NOTHING,
+        replayed: Callable[..., Any] | None = None,
+    ) -> Any:
+        """Make a call without the steps that it takes; a replay makes it again, at its place.
+
+        Args:
+            function: what to call, the same object each time that the captured function runs.
+            args: its arguments; Tensors and arrays among them are those of the replay.
+            changes: the tensors whose arrays it may change; None for all arrays and gradients there are.
+            keywords: its keyword arguments.
+            replayed: what a replay calls in its place, for results of the same kind.
+        """
+        for part in leaves_in((args, dict(keywords))):
+            if isinstance(part, Tensor):
+                self.meet(part)
+        if changes is None:
+            for leaf in self._leaves:
+                t = leaf()
+                if t is not None:
+                    self.meet(t)
+                    self.meet_grad(t)
+            self._leaves.clear()
+        if isinstance(function, (FunctionType, MethodType)):
+            self.note_code([function])
+        self.flush()
+        made = self._silently(function, *args, **keywords)
+        made_tensors = []
+        for part in leaves_in(made):
+            if isinstance(part, Tensor):
+                known = self.tensors[id(part)] = KnownTensor(part, is_outer=True)
+                known.is_late, known.array = True, None
+                made_tensors.append(known)
+            elif not (part is None or isinstance(part, (np.ndarray, Residuals)) or is_on_gpu(part)):
+                self.add_obstacle(f"{function.__name__}() returns {type(part).__name__}, which a replay would not know,")
+        self._hold([part for part in leaves_in(made) if not isinstance(part, Tensor)])
+        self._add(Whole(function if replayed is None else replayed, args, dict(keywords), made, made_tensors))
+        self._make_late(changes)
+        return made
+
+    def call_update(
+        self,
+        function: Callable[[], None],
+        changes: Sequence[Tensor],
+        update: Any,
+        grads: Sequence[Any],
+        name: str,
+        takes_products: Callable[[Any], Sequence[int]],
+    ) -> None:
+        """Do as `call_whole` with a function of nothing; a replay calls a method with arrays of gradients instead.
+
+        Args:
+            function: what to call now.
+            changes: the tensors whose arrays it changes.
+            update: the method, see `UpdateMethod`.
+            grads: the arrays of their gradients, None where there is none.
+            name: what it is, for the user.
+            takes_products: returns, given the method's object, the numbers of the gradients that may be given as a
+                LateProduct.
+        """
+        self.flush()
+        self._silently(function)
+        self._add(Update(update, name, takes_products, tuple(grads), [p.dtype for p in changes]))
+        self._make_late(changes)
+
+    def arrays_of(self, tensors: Iterable[Tensor | None]) -> list[Any] | None:
+        """Return the arrays of gradients, if a replay has all of them; else None."""
+        found: list[Any] = []
+        for t in tensors:
+            if t is None:
+                found.append(None)
+                continue
+            known = self.tensors.get(id(t))
+            if known is not None and known.array is None and known.is_late:
+                return None
+            self.meet(t)
+            if id(t._array) not in self.values:
+                return None
+            found.append(t._array)
+        return found
+
+    def can_see(self, tensors: Iterable[Tensor]) -> bool:
+        """Return True if a replay has these tensors; those that it has from the start are guarded to be alike."""
+        for t in tensors:
+            known = self._known(t)
+            if not known.is_outer:
+                return False
+            if not known.is_late:
+                self.meet(t)
+        return True
+
+    def _make_late(self, changes: Iterable[Tensor] | None) -> None:
+        """Have tensors read again that a call may have changed."""
+        if changes is None:
+            self._has_late = True
+            changed = [known for known in self.tensors.values() if known.is_outer]
+        else:
+            changed = [self._known(t) for t in changes]
+        for known in changed:
+            if known.array is not None:
+                self.values.pop(id(known.array), None)
+            t = known()
+            if t is not None and t._array is not None:
+                self.values.pop(id(t._array), None)
+            known.is_late = True
+            known.array = None
+            if changes is None:
+                known.knows_grad = False
+
+    # ------------------------------------------------------------ the end
+
+    def check_conditions(self) -> None:
+        """Note as an obstacle what the function has changed of what it has seen."""
+        for condition in self.conditions.values():
+            if not condition.holds():
+                self.obstacles.append(f"the function changes {condition.what}; do that outside of it")
+                self.changes_state = True
 
 
-def run_vjp(e: Any, g: Any, before: Any, ids: Any, held: Any, kind: Any) -> Any:
-    """Compute a vjp of what it is given; return the gradients of the inputs."""
-    owned = kind(held)
-    grads = dict(before)
-    VJPS[e[0]](e, shallow(g), grads, owned)
-    return tuple([shallow(grads.get(i)) for i in ids])
+def _itself(array: Any) -> Any:
+    return array
 
 
-def shallow(g: Any) -> Any:
+def _shallow(g: Any) -> Any:
     return dict(g) if g.__class__ is dict else g
 
 
-def distinct(result: Any) -> Any:
+def _distinct(result: Any) -> Any:
     """Return a result in which no array is one that is there once for all, as `numpy.True_`."""
     if isinstance(result, np.bool_):
         return np.array(result)
-    return tuple(map(distinct, result)) if result.__class__ is tuple else result
-
-
-def rerun(steps: Iterable[Step], table: dict[int, Any]) -> None:
-    """Compute steps again; `table` has new arrays by the identity of those that they take the place of."""
-
-    def new(value: Any) -> Any:
-        kind = value.__class__
-        if kind is np.ndarray:
-            return table.get(id(value), value)
-        if kind is Batched:
-            return Batched(value.level, new(value._array))
-        if kind is tuple:
-            return tuple(map(new, value))
-        if kind is list:
-            return list(map(new, value))
-        if kind is dict:
-            return {k: new(v) for k, v in value.items()}
-        if kind is slice:
-            return slice(new(value.start), new(value.stop), new(value.step))
-        if isinstance(value, Tensor):
-            return wrap(new(value._array))
-        return table.get(id(value), value) if isinstance(value, np.generic) else value
-
-    def pair(old: Any, made: Any) -> None:
-        kind = old.__class__
-        if kind is Batched:
-            pair(old._array, made._array)
-        elif kind is dict:
-            for k in old:
-                pair(old[k], made[k])
-        elif kind in (tuple, list) or isinstance(old, tuple):
-            for a, b in zip(old, made, strict=True):
-                pair(a, b)
-        elif isinstance(old, (np.ndarray, np.generic)):
-            table[id(old)] = made
-        elif isinstance(old, Tensor):
-            pair(old._array, made._array)
-
-    for step in steps:
-        pair(step.result, step.function(*map(new, step.args), **new(step.keywords)))
+    return tuple(map(_distinct, result)) if result.__class__ is tuple else result

@@ -18,11 +18,11 @@ from gradmgr._arrays.gpu import have_same_bits, is_on_gpu
 from gradmgr._compile.captured_call import CapturedCall
 from gradmgr._compile.rehearsals import Rehearsal, Trial, rehearsal_of, trial_of
 from gradmgr._compile.replay_calls import array_of, grad_of, has_grad, is_grad, layout_of
-from gradmgr._compile.tensor_capture import TensorCapture
+from gradmgr._compile.assembly import Assembly
 from gradmgr._engine.cleanup import complete
 from gradmgr._engine.containers import rebuilt
 from gradmgr._engine.tensor import raw, wrap
-from gradmgr._replay.capture_difference import is_same_array
+from gradmgr._replay.capture_difference import difference, is_branch, is_same_array
 from gradmgr._replay.replay import Options, compile_replay
 from gradmgr._replay.replay_text import begins_effects
 from gradmgr._replay.replay_times import measuring
@@ -43,32 +43,28 @@ class Program:
     """What replays a captured function.
 
     Attributes:
-        environment: what the function read besides its arguments.
+        names: what the function reads by name.
         used: when it was used last, as a number that grows.
+        runs: how often it was asked to run.
+        rehearses_at: at which of these the function runs as written instead, and is compared.
     """
 
-    def __init__(
-        self,
-        made: CapturedCall,
-        pinned: dict[int, weakref.ref[Any]],
-        options: Options,
-    ) -> None:
+    def __init__(self, made: CapturedCall, options: Options) -> None:
         capture = made.capture
         self.used = 0
-        self.environment = made.environment
-        self._are_names_same = made.environment.test()
+        self.runs, self.rehearses_at = 0, 1
+        self.names = made.names
+        self._are_names_same = made.names.test()
         # Inputs that are written may overlap others, which the machine does not expect.
         self._writes_over_inputs = capture.writes_over_inputs()
         self._options = options._replace(native=False, graph=False) if self._writes_over_inputs else options
         self._conditions = list(capture.conditions.values())
-        self._pinned = list(pinned.items())
         sources = capture.sources
         self._given = [source for source in sources if isinstance(source, int)]  # they come first
         self._references = [source for source in sources if not isinstance(source, int)]
         # Of arrays it does not matter who else has them, unless some are written to.
         may_clash = made.tensors or self._writes_over_inputs
         self._outer = {id(t) for source in self._references if (t := source()) is not None} if may_clash else set()
-        self._outer |= made.environment.identities() - {id(each()) for each in made.known.values()}
         self._cleanups = capture.cleanups
         self._generators = made.generators
         self._has_effects = any(call.has_effect for call in capture.calls)
@@ -83,7 +79,9 @@ class Program:
         self._are_alike: Callable[[Any, Any], bool] = _same_bits if is_steady else _are_near
         self._given_back = [made.slots[k] for k in self._returned]
         may_rehearse = not (self._writes_over_inputs or self._is_on_gpu)
+        self._may_rehearse = may_rehearse
         self._rehearsal = rehearsal_of(capture, self._given_back) if may_rehearse else None
+        self._capture = capture
         self._replay: Any = self._replay_of(capture, self._given_back, self._rehearsed())
         self._may_warn = _may_warn(self._replay)
         self._begin = _beginning(self._given, self._references, has_effects=self._has_effects)
@@ -92,15 +90,12 @@ class Program:
 
     def misfit(self, leaves: Sequence[Any]) -> str | None:
         """Return what it does not fit in a call of its signature; None if it fits."""
-        for k, reference in self._pinned:
-            if leaves[k] is not reference():
-                return f"argument {k} is another Tensor or array"
         if self._outer and not self._outer.isdisjoint(map(id, leaves)):
             return "an argument is a Tensor that the function reads by itself"
         for condition in self._conditions:
             if not condition.holds():
                 return condition.what
-        return None if self._are_names_same() else self.environment.changed()
+        return None if self._are_names_same(leaves) else self.names.changed(leaves) or "a name stands for something else"
 
     # ------------------------------------------------------------ a replay
 
@@ -170,7 +165,24 @@ class Program:
         self._replay.reason = "they compute something else; please report this"
         return self._fault_in_trial(trial)
 
-    def _fault_in_rehearsal(self, capture: TensorCapture, rehearsal: Rehearsal) -> str | None:
+    def is_branch(self, made: CapturedCall) -> bool:
+        """Return True if another call differs first by what a guard found."""
+        return is_branch(self._capture, made.capture)
+
+    def fault_in(self, made: CapturedCall) -> str | None:
+        """Return how the program differs from a call of the function as written; None if it does not."""
+        self.rehearses_at = 2 * self.rehearses_at + 1
+        if made.obstacle is not None:
+            return made.obstacle
+        found = difference(self._capture, made.capture)
+        if found is not None:
+            return f"from one call to the next changes {found}"
+        rehearsal = rehearsal_of(made.capture, self._given_back) if self._may_rehearse else None
+        if rehearsal is None:
+            return None
+        return self._fault_in_rehearsal(made.capture, rehearsal)
+
+    def _fault_in_rehearsal(self, capture: Assembly, rehearsal: Rehearsal) -> str | None:
         slots = self._rehearsed(rehearsal)
         replay = self._replay
         if self._has_fused_products():

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 from gradmgr._arrays.capture import Capture
 from gradmgr._arrays.captured_calls import Call, Slot
-from gradmgr._compile.replay_calls import READS, array_of, grad_of, is_of_object, layout_of
-from gradmgr._compile.tensor_capture import TensorCapture
+from gradmgr._compile.replay_calls import READS, array_of, grad_of, layout_of
+from gradmgr._compile.assembly import Assembly
 from gradmgr._engine.tensor import wrap
 
 
@@ -40,7 +40,7 @@ class Rehearsal(NamedTuple):
     expected: list[tuple[Slot, Any]]
 
 
-def rehearsal_of(capture: TensorCapture, results: Iterable[Slot]) -> Rehearsal | None:
+def rehearsal_of(capture: Assembly, results: Iterable[Slot]) -> Rehearsal | None:
     """Return what shows whether a replay with these results is right; None where that takes more.
 
     It does where later calls compute further arrays, and where what may be the user's code is called before.
@@ -56,7 +56,7 @@ def rehearsal_of(capture: TensorCapture, results: Iterable[Slot]) -> Rehearsal |
             left[call.results.number] = capture.left[call.args[0].number]
         elif call.function in READS:
             _find(capture.found, call, stand_ins)
-        elif is_of_object(call) or not capture.found.keys().isdisjoint(call.made):
+        elif not capture.found.keys().isdisjoint(call.made):
             return None
     made = {number for call in before for number in call.made}
     read = {number for call in after for number in call.given}.union([slot.number for slot in results])
@@ -75,7 +75,7 @@ def _find(found: Mapping[int, Any], call: Call, stand_ins: dict[int, StandIn]) -
         stand_in._grad = StandIn() if call.expected else None  # which `grad_of` replaces
 
 
-def trial_of(capture: TensorCapture) -> Trial | None:
+def trial_of(capture: Assembly) -> Trial | None:
     """Return what a replay of the calls without effects takes and must give; None where they need more."""
     made = Capture()
     made.layouts = capture.layouts

@@ -8,7 +8,7 @@ from collections.abc import Callable, KeysView
 from typing import Any
 
 from gradmgr import errors
-from gradmgr._arrays.captured import capturing
+from gradmgr._engine.listening import listener
 from gradmgr._engine.attachment import AttachSpec, Callback
 from gradmgr._engine.backward_pass import run_backward
 from gradmgr._engine.capture_notes import call_whole
@@ -196,10 +196,10 @@ class BackwardRun:
         }
         if inputs is not None:
             chained = {t: node_id for t, node_id in chained.items() if inputs.get(t) == node_id}
-        if capturing() is None:
+        if listener() is None:
             self._start()
         else:
-            capturing().clean_up_by(self.manager._abandon_run)
+            listener().clean_up_by(self.manager._abandon_run)
             self._call_manager("_begin_run")
         collector = None if hooked else self._usable_collector()
         grads = run_backward(
@@ -232,7 +232,7 @@ class BackwardRun:
         return call_whole(getattr(self.manager, name), *args)
 
     def _reporter(self) -> Callable[[Tensor, Any], None]:
-        if capturing() is None:
+        if listener() is None:
             return self._receive
         return lambda t, g: self._call_manager("_receive", t, _as_tensor(g))
 
@@ -243,7 +243,7 @@ class BackwardRun:
 
     def _finish_with(self, collects: bool, gradients: dict[Tensor, Tensor]) -> None:
         """Call the collector, where it is used, and the `finish` of callback objects: all gradients are propagated."""
-        if capturing() is None:
+        if listener() is None:
             self._complete(collects, gradients)
             return
         plain = set(self._results)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from types import MethodType
 from typing import Any, TypeVar
 
-from gradmgr._arrays.captured import capturing
+from gradmgr._engine.listening import listener
 from gradmgr._engine.tensor import Tensor
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -15,14 +15,14 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 def see(owner: Any, read: Callable[[Any], Any], what: str) -> None:
     """Note, while a function is captured, that it depends on `read(owner)`."""
-    capture = capturing()
+    capture = listener()
     if capture is not None:
         capture.see(owner, read, what)
 
 
 def refuse_in_replay(what: str) -> None:
     """Note, while a function is captured, that its calls cannot be made again because of what it reads now."""
-    capture = capturing()
+    capture = listener()
     if capture is not None:
         capture.add_obstacle(f"it asks for {what}; do that outside of the function,")
 
@@ -32,7 +32,7 @@ def call_whole(function: Callable[..., Any], *args: Any, changes: Iterable[Tenso
 
     `changes` names the tensors whose arrays it may change; None for all.
     """
-    capture = capturing()
+    capture = listener()
     return function(*args) if capture is None else capture.call_whole(function, args, changes)
 
 
@@ -49,7 +49,7 @@ def runs_each_time_without_tensors(method: F) -> F:
 def _decorated(method: Any, changes: Iterable[Tensor] | None) -> Any:
     @functools.wraps(method)
     def call(self: Any, *args: Any, **keywords: Any) -> Any:
-        capture = capturing()
+        capture = listener()
         if capture is None:
             return method(self, *args, **keywords)
         return capture.call_whole(MethodType(call, self), args, changes, keywords)

@@ -461,6 +461,9 @@ def rebind(x: Tensor, z: Tensor) -> Tensor:
         x._array = z._array
         x._rec = None
         return x
+    heard = listener()
+    if heard is not None:
+        heard.meet(x)
     for rec in recorders(state):
         if rec.trace_log is not None and (node_id := rec.node_id_of(x)) is not None:
             rec.trace_log.record_write(x, node_id)

@@ -80,10 +80,13 @@ def _values_to_write(
     """
     known = [] if outer is None else [rec for rec in recorders(outer) if rec.open]
     renews = bool(known and Context.of(outer).groups)
+    heard = listener()
     fresh: list[tuple[Tensor, Tensor]] = []
     changed: list[tuple[Tensor, Any]] = []
     while results:
         t, g = results.popitem()
+        if heard is not None:
+            heard.meet_grad(t)
         held: Tensor | None = getattr(t, "_grad", None)
         adding = held is not None and t not in replaced
         if known and (adding or held is None) and (is_tracked_by(known, g) or is_tracked_by(known, held)):
@@ -104,6 +107,8 @@ def _values_to_write(
         made._view_of = ()
         made._rec = g = None  # no reference here: `own_gradient` and `_sum` count them
         if held is not None and adding:
+            if heard is not None:
+                heard.meet(held)
             made._array = _sum(held._array, made)
         else:
             made = own_gradient(made, t)
@@ -204,5 +209,8 @@ def clear(tensors: list[Tensor]) -> None:
 
 
 def _clear(tensors: list[Tensor]) -> None:
+    heard = listener()
     for t in tensors:
+        if heard is not None:
+            heard.meet_grad(t)
         t._grad = None

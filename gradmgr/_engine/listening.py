@@ -37,6 +37,19 @@ class Listener(Interceptor):
         """Return read(*args), by which gradmgr or the program decides what to do."""
         raise NotImplementedError
 
+    def guard_of(self, read: Callable[[Any], Result], t: Any) -> Result:
+        """Return what is read of the array of a tensor, by which the program decides what to do."""
+        raise NotImplementedError
+
+    def meet(self, t: Any) -> Any:
+        """See that the array of a tensor is about to be read or replaced."""
+
+    def meet_all(self, values: Any) -> None:
+        """Do as `meet` with the tensors in nested containers."""
+
+    def note_new(self, t: Any) -> None:
+        """See that a tensor was made of plain values."""
+
     def leave(self, what: str, array: Any) -> None:
         """See that values of an array leave for Python."""
 

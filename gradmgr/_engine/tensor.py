@@ -15,6 +15,7 @@ import numpy as np
 from gradmgr import errors
 from gradmgr._arrays import batched, libraries
 from gradmgr._engine import write_lock
+from gradmgr._engine.listening import computed, listener
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -66,6 +67,9 @@ class Tensor(TensorMembers):
         self._array = _fresh(data, dtype, device)
         self._rec = None
         self._view_of = ()
+        heard = listener()
+        if heard is not None:
+            heard.note_new(self)
 
     def __init_subclass__(cls, **keywords: Any) -> None:
         super().__init_subclass__(**keywords)
@@ -175,6 +179,9 @@ class Tensor(TensorMembers):
         >>> x.grad
         Tensor(6.)
         """
+        heard = listener()
+        if heard is not None:
+            heard.meet_grad(self)
         try:
             return self._grad
         except AttributeError:
@@ -182,6 +189,9 @@ class Tensor(TensorMembers):
 
     @grad.setter
     def grad(self, value: Tensor | None) -> None:
+        heard = listener()
+        if heard is not None:
+            heard.meet_grad(self)
         if value is not None:
             self._check_grad(value)
             # vmap looks at its end whether it stayed there.
@@ -191,7 +201,7 @@ class Tensor(TensorMembers):
 
     @grad.deleter
     def grad(self) -> None:
-        self._grad = None
+        self.grad = None
 
     def _check_grad(self, value: object) -> None:
         if not isinstance(value, Tensor):
@@ -253,6 +263,7 @@ class Tensor(TensorMembers):
         array([1., 2.])
         """
         cut(self, "numpy()")
+        leaves(self, "numpy() of a Tensor")
         if libraries.device_of(self._array) != "cpu":
             return np.asarray(self._array.get())
         view = np.asarray(self._array).view()
@@ -266,6 +277,7 @@ class Tensor(TensorMembers):
             RuntimeError: CuPy is not installed, or there is no GPU.
         """
         cut(self, "cupy()")
+        leaves(self, "cupy() of a Tensor")
         if libraries.device_of(self._array) != "cpu":
             return self._array.copy()
         return libraries.import_cupy("Tensor.cupy()").asarray(self._array)
@@ -284,6 +296,7 @@ class Tensor(TensorMembers):
         if not args:
             check_one_number(self, "item()", ValueError)
         cut(self, "item()")
+        leaves(self, "item() of a Tensor")
         return _host(self._array).item(*args)
 
     def tolist(self) -> Any:
@@ -294,6 +307,7 @@ class Tensor(TensorMembers):
         [[1.0, 2.0]]
         """
         cut(self, "tolist()")
+        leaves(self, "tolist() of a Tensor")
         return _host(self._array).tolist()
 
     def detach(self) -> Tensor:
@@ -314,7 +328,8 @@ class Tensor(TensorMembers):
 
     def __int__(self) -> int:
         check_one_number(self, "int()", TypeError)
-        return int(self._array)
+        heard = listener()
+        return int(self._array) if heard is None else heard.guard_of(int, self)
 
     def __floor__(self) -> int:
         check_one_number(self, "math.floor()", TypeError)
@@ -329,10 +344,12 @@ class Tensor(TensorMembers):
         return math.trunc(self._array)  # type: ignore[no-any-return]  # of an array, whose types are not known
 
     def __bool__(self) -> bool:
-        return bool(self._array)
+        heard = listener()
+        return bool(self._array) if heard is None else heard.guard_of(operator.truth, self)
 
     def __index__(self) -> int:
-        return operator.index(_host(self._array))
+        heard = listener()
+        return operator.index(_host(self._array)) if heard is None else heard.guard_of(operator.index, self)
 
     def __reduce__(self) -> tuple[Any, ...]:
         self._check_saved("a pickle")
@@ -356,9 +373,18 @@ def wrap(array: Any) -> Tensor:
     return made
 
 
-def variable(array: Any) -> Tensor:
-    """Return a Tensor around this array, as `wrap` does, that `+=` writes in place even if it has no axes."""
+def created(array: Any) -> Tensor:
+    """Return a Tensor around an array that a creation function has made of plain values, as `wrap` does."""
     made = wrap(array)
+    heard = listener()
+    if heard is not None:
+        heard.note_new(made)
+    return made
+
+
+def variable(array: Any) -> Tensor:
+    """Return what `created` does, as a Tensor that `+=` writes in place even if it has no axes."""
+    made = created(array)
     made._view_of = ()
     return made
 
@@ -386,6 +412,13 @@ def check_one_number(t: Tensor, asked: str, error: type[Exception]) -> None:
         raise error(f"{asked} is for a Tensor of one number; found {describe(t)}; {how}")
 
 
+def leaves(t: Tensor, what: str) -> None:
+    """Tell a listener that the values of a tensor leave for Python."""
+    heard = listener()
+    if heard is not None:
+        heard.leave(what, t._array)
+
+
 def cut(t: Tensor, what: str, result: Any = None) -> None:
     """Log, where the recording of a tensor keeps a trace log, that its values go on without history."""
     rec = t._rec
@@ -407,7 +440,7 @@ def _fresh(data: Any, dtype: Any, device: str | None) -> Any:
     if isinstance(data, Tensor):
         data._check_uncut("a new Tensor", "t.clone() returns a copy that keeps it, t.detach() one without history")
         data = data._array
-    return libraries.make_array(data, dtype, device, copy=True)
+    return computed(libraries.make_array, data, dtype, device, copy=True)
 
 
 def _restore(values: np.ndarray[Any, Any], device: str) -> Tensor:
@@ -457,4 +490,4 @@ def from_dlpack(source: Any, /, *, device: str | None = None, copy: bool | None 
     on_host = int(kind) == 1  # kDLCPU
     library = np if on_host else libraries.import_cupy("from_dlpack of GPU memory")
     array = library.from_dlpack(source)
-    return variable(libraries.make_array(array, None, device, copy=copy))
+    return variable(computed(libraries.make_array, array, None, device, copy=copy))

@@ -184,7 +184,7 @@ class Replay:
         by_key = {id(source.key): source for source in sources}
         self._states = [(source, source.read()) for source in by_key.values()]
         self._gpu = _CupyState() if on_gpu else None
-        self._at = 0 if (capture := capturing()) is None else len(capture.calls)
+        self._at = 0 if (capture := listener()) is None else len(capture.calls)
         self._slots: list[Any] = []  # where a replay of a captured function has the states
 
     def run_first(self, function: Callable[..., R], *args: Any) -> R:
@@ -218,7 +218,7 @@ class Replayed(Scope):
         self._states = states
         self._before = [(source, source.read()) for source, _ in states]
         self._slots = slots
-        capture = capturing()
+        capture = listener()
         at = 0 if capture is None else len(capture.calls)
         self._slots_before = _noted_states([source for source, _ in states], at) if slots else ()
 
@@ -231,7 +231,7 @@ class Replayed(Scope):
 
 def _noted_states(sources: Sequence[Source], at: int, *, on_gpu: bool = False) -> list[Any]:
     """Have a replay read states before the call of this number; return where it has them, and nothing elsewhere."""
-    capture = capturing()
+    capture = listener()
     if capture is None:
         return []
     if on_gpu or any(source.generator is None for source in sources):
@@ -243,7 +243,7 @@ def _noted_states(sources: Sequence[Source], at: int, *, on_gpu: bool = False) -
 def _write_states(states: Sequence[tuple[Source, Any]], slots: Sequence[Any]) -> None:
     for source, state in states:
         source.write(state)
-    capture = capturing()
+    capture = listener()
     if capture is not None:
         for (source, _), slot in zip(states, slots, strict=False):  # there may be none
             capture.restore_state(_set_state, source.generator, slot)

@@ -10,7 +10,7 @@ import numpy as np
 
 from gradmgr import errors
 from gradmgr._arrays import libraries
-from gradmgr._engine.listening import computed
+from gradmgr._engine.listening import computed, listener
 from gradmgr._engine.mutation import store
 from gradmgr._engine.tensor import Tensor, cut, wrap
 
@@ -124,6 +124,9 @@ def constant(function: Callable[..., Any], arrays_first: int = 0) -> Callable[..
         try:
             if not _any(map(_has_tensor, (*args, *kwargs.values()))):
                 return function(*args, **kwargs)
+            heard = listener()
+            if heard is not None:
+                heard.meet_all((args, kwargs))
             arrays = tuple([_values(arg) for arg in args])
             arrays = (*_on_one_device(arrays[:arrays_first]), *arrays[arrays_first:])
             made = _results(computed(function, *arrays, **{key: _values(value) for key, value in kwargs.items()}))

@@ -13,7 +13,8 @@ from gradmgr import errors
 from gradmgr._arrays import libraries
 from gradmgr._engine.conversion import tracking
 from gradmgr._engine.mutation import as_type, copied
-from gradmgr._engine.tensor import Tensor, describe, is_number, raw, variable, wrap
+from gradmgr._engine.listening import computed
+from gradmgr._engine.tensor import Tensor, describe, is_number, raw, variable, created
 from gradmgr.ops.arithmetic import absolute, exp, floor, log, power
 from gradmgr.ops.constant import holds_numbers, with_metadata_of
 from gradmgr.ops.convert import astype, from_nested, holds_tensor, laid_out, lift, read_order, to
@@ -146,7 +147,7 @@ def arange(
     device = device_for(device, like)
     start, stop, step = (untracked_number(t, "arange", "use start + step * arange(n)") for t in (start, stop, step))
     first, last = (0, start) if stop is None else (start, stop)
-    return wrap(_namespace_of(device).arange(first, last, step, dtype=dtype))
+    return created(_namespace_of(device).arange(first, last, step, dtype=dtype))
 
 
 def linspace(
@@ -164,7 +165,7 @@ def linspace(
     libraries.check_plain((start, stop))
     if not (holds_tensor(start) or holds_tensor(stop)):
         made = _namespace_of(device).linspace(start, stop, num, endpoint, retstep, dtype, axis)
-        return (wrap(made[0]), wrap(np.asarray(made[1]))) if retstep else wrap(made)
+        return (created(made[0]), created(np.asarray(made[1]))) if retstep else created(made)
     start, stop = (lift(t) if isinstance(t, (list, tuple)) else t for t in (start, stop))
     count = _read_count(num)
     parts = count - 1 if endpoint else count
@@ -206,7 +207,7 @@ def logspace(
     """Return powers of `base` at `num` evenly spaced exponents; gradients flow into all three given as Tensors."""
     libraries.check_plain((start, stop, base))
     if not any(map(holds_tensor, (start, stop, base))):
-        return wrap(np.logspace(start, stop, num, endpoint, base, dtype, axis))
+        return created(np.logspace(start, stop, num, endpoint, base, dtype, axis))
     start, stop, base = (lift(t) if isinstance(t, (list, tuple)) else t for t in (start, stop, base))
     if np.ndim(raw(base)):
         start, stop, base = _lift_all(start, stop, base)
@@ -236,7 +237,7 @@ def geomspace(start: Any, stop: Any, num: int = 50, endpoint: bool = True, dtype
     """
     libraries.check_plain((start, stop))
     if not any(map(holds_tensor, (start, stop))):
-        return wrap(np.geomspace(start, stop, num, endpoint, dtype, axis))
+        return created(np.geomspace(start, stop, num, endpoint, dtype, axis))
     start, stop = _lift_all(*[lift(t) if isinstance(t, (list, tuple)) else t for t in (start, stop)])
     if (raw(start) == 0).any() or (raw(stop) == 0).any():
         raise ValueError("Geometric sequence cannot include zero")
@@ -270,7 +271,7 @@ def eye(
     like: Any = None,
 ) -> Tensor:
     """Return ones on a diagonal, zeros elsewhere; on the device of `like`."""
-    return wrap(_namespace_of(device_for(device, like)).eye(N, M, k, dtype, order))
+    return created(_namespace_of(device_for(device, like)).eye(N, M, k, dtype, order))
 
 
 def identity(n: int, dtype: Any = None, *, like: Any = None) -> Tensor:
@@ -356,7 +357,7 @@ def asarray(
 
 def _convert(a: Any, dtype: Any, device: str | None, copy: bool | None) -> Tensor:
     if not holds_tensor(a):
-        return variable(libraries.make_array(a, dtype, device, copy=copy))
+        return variable(computed(libraries.make_array, a, dtype, device, copy=copy))
     t: Tensor = a if isinstance(a, Tensor) else from_nested(a)
     cast = t if dtype is None else astype(t, dtype, copy=False)
     moved = cast if device is None else to(cast, device)
@@ -374,7 +375,7 @@ def _convert(a: Any, dtype: Any, device: str | None, copy: bool | None) -> Tenso
 def _as_tensors(made: Any) -> Any:
     if isinstance(made, (tuple, list)):
         return type(made)(map(_as_tensors, made))
-    return wrap(made) if type(made) is np.ndarray and holds_numbers(made.dtype) else made
+    return created(made) if type(made) is np.ndarray and holds_numbers(made.dtype) else made
 
 
 def _creation_function(function: Callable[..., Any], instead: str) -> Callable[..., Any]:

@@ -15,7 +15,7 @@ import numpy as np
 from gradmgr import errors
 from gradmgr._arrays import blocks, libraries
 from gradmgr._arrays.atomic import Call, call_quietly, run_quietly
-from gradmgr._arrays.captured import capturing
+from gradmgr._engine.listening import listener
 from gradmgr._arrays.table_rows import TableRows
 from gradmgr._engine import write_lock
 from gradmgr._engine.capture_notes import call_whole
@@ -333,7 +333,7 @@ def _total_norm(listed: list[Any], norm_type: float, error_if_nonfinite: bool) -
 
 def _call_on_gradients(function: Callable[..., Any], parameters: Any, *args: Any) -> Any:
     """Call a function that changes the gradients of parameters, which an iterator may give."""
-    if capturing() is None:
+    if listener() is None:
         return function(parameters, *args)
     listed = parameters if isinstance(parameters, Tensor) else list(parameters)
     grads = [p.grad for p in ([listed] if isinstance(listed, Tensor) else listed) if isinstance(p, Tensor)]

@@ -9,7 +9,7 @@ import numpy as np
 
 from gradmgr import errors
 from gradmgr._arrays import libraries
-from gradmgr._arrays.captured import capturing
+from gradmgr._engine.listening import listener
 from gradmgr._engine.capture_notes import call_whole
 from gradmgr._engine.context import current
 from gradmgr._engine.tensor import Tensor, raw, wrap
@@ -155,7 +155,7 @@ class LBFGS(Optimizer):
         """
         if closure is None:
             raise TypeError("LBFGS.step needs a closure that computes the loss and its gradients; found None")
-        if capturing() is not None:
+        if listener() is not None:
             return call_whole(self.step, closure, changes=list(self._params()))
         check_has_no_tangent(self._params())
         with self._lock:

@@ -13,7 +13,7 @@ import numpy as np
 from gradmgr import errors
 from gradmgr._arrays import blocks, libraries
 from gradmgr._arrays.atomic import Call, run_atomically
-from gradmgr._arrays.captured import capturing
+from gradmgr._engine.listening import listener
 from gradmgr._engine import write_lock
 from gradmgr._engine.capture_notes import call_whole, refuse_in_replay
 from gradmgr._engine.context import current, recorders
@@ -369,7 +369,7 @@ class Optimizer:
         if closure is not None and not callable(closure):
             raise TypeError(f"step takes a function that computes the loss, or None; found {type(closure).__name__}")
         loss = None if closure is None else closure()
-        capture = capturing()
+        capture = listener()
         if capture is None:
             self._take_turn()
         else:
@@ -392,19 +392,13 @@ class Optimizer:
         params = list(self._params())
         if self._is_recorded():
             capture.add_obstacle("a recorded step of an optimiser with differentiable=True")
-        grads = capture.new_arrays_of([p.grad for p in params]) if current() is None else None
+        grads = None if recorders(current()) else capture.arrays_of([p.grad for p in params])
         if grads is None or not capture.can_see(params):
             call_whole(self._take_turn, changes=params)
             return
         capture.see(self, _groups_of, "the parameters of an optimiser")
-        is_plain = all(
-            g is not None
-            and (g.inner.__class__ is np.ndarray and g.flags.c_contiguous and g.dtype == p.dtype and capture.makes(g))
-            for p, g in zip(params, grads, strict=True)
-        )
-        args = tuple(grads), is_plain
         update = self._take_turn_by
-        capture.call_update(self._take_turn, params, update, args, "step of an optimiser", type(self)._takes_products)
+        capture.call_update(self._take_turn, params, update, grads, "step of an optimiser", type(self)._takes_products)
 
     def _takes_products(self) -> list[int]:
         """Return the numbers of the parameters from which a step only subtracts a multiple of the gradient."""

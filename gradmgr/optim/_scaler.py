@@ -10,7 +10,7 @@ import numpy as np
 
 from gradmgr import errors
 from gradmgr._arrays.atomic import Call, call_quietly, run_atomically
-from gradmgr._arrays.captured import capturing
+from gradmgr._engine.listening import listener
 from gradmgr._engine.capture_notes import refuse_in_replay, runs_each_time, runs_each_time_without_tensors
 from gradmgr._engine.containers import leaves_of, rebuilt
 from gradmgr._engine.tensor import Tensor
@@ -107,12 +107,12 @@ class GradScaler:
         return rebuilt(outputs, iter([self._scaled(t) for t in losses]))
 
     def _scaled(self, t: Tensor) -> Any:
-        capture = capturing()
+        capture = listener()
         if capture is None:
             return widen_half(t) * self._scale
         # What the scale is when the program is replayed.
         t = widen_half(t)
-        return t * capture.call_foreign(self._scale_as, real_of(t.dtype).type)
+        return t * capture.call(self._scale_as, (real_of(t.dtype).type,), {})
 
     def _scale_as(self, kind: Callable[[float], Any]) -> Any:
         return kind(self._scale)

@@ -132,7 +132,7 @@ def _row_sparse_vjp(dense: Vjp) -> Vjp:
 
     def vjp(e: Entry, g: Any, grads: Grads, owned: Ownership) -> None:
         _, _, (node_id,), ((shape, dtype),), values = e
-        capture = capturing()
+        capture = listener()
         if capture is not None:
             capture.add_obstacle(
                 "embedding(sparse=True) gives a gradient of rows, which are not captured; leave sparse=True out,"

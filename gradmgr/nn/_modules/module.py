@@ -11,7 +11,7 @@ import numpy as np
 from gradmgr import errors
 from gradmgr._arrays import libraries
 from gradmgr._arrays.atomic import Call, run_atomically
-from gradmgr._arrays.captured import capturing
+from gradmgr._engine.listening import listener
 from gradmgr._engine import write_lock
 from gradmgr._engine.capture_notes import call_whole, see
 from gradmgr._engine.hooks import HookPlace, Hooks, RemovableHandle
@@ -149,7 +149,7 @@ class Module:
 
         def __call__(self, *args: Any, **kwargs: Any) -> Any:
             """Call `forward`, and the hooks around it."""
-            if capturing() is not None:
+            if listener() is not None:
                 self._see()
             if self._pre_hooks is None and self._post_hooks is None:
                 try:
@@ -333,7 +333,7 @@ class Module:
 
     def _registered(self, kind: str) -> list[tuple[str, Any]]:
         """Return the names and values registered as one kind, in order; a value may be None."""
-        if capturing() is not None:
+        if listener() is not None:
             self._see()
         own = self.__dict__
         return [(name, own[name]) for name, its_kind in self._kinds.items() if its_kind == kind]
@@ -808,7 +808,7 @@ class Module:
         return ""
 
     def __repr__(self) -> str:
-        if capturing() is not None:
+        if listener() is not None:
             self._see()
         extra = self.extra_repr()
         lines = extra.split("\n") if extra else []
