@@ -189,6 +189,10 @@ class Assembly(Capture):
 
     # ------------------------------------------------------------ tensors
 
+    def _is_outer(self, known: KnownTensor) -> bool:
+        """Return True if a tensor was there before, not if the function made it of constants: it is gone by now."""
+        return id(known) in self._slots or known.source is not None or known() is not None
+
     def slot_of(self, known: KnownTensor) -> Slot:
         """Return where a replay has a tensor; one made in the function it makes, too."""
         slot = self._slots.get(id(known))
@@ -222,6 +226,8 @@ class Assembly(Capture):
         return captured
 
     def read(self, known: KnownTensor, array: Any, *, is_late: bool) -> None:
+        if not self._is_outer(known):
+            return
         slot = self.slot_of(known)
         calls = self.calls if is_late else self.reads
         captured = self.add_found(array)
@@ -236,6 +242,8 @@ class Assembly(Capture):
         calls.append(Call(read, (array.slot,), {}, None, read(array.inner), self._place))
 
     def read_grad(self, known: KnownTensor, grad: KnownTensor | None, *, is_late: bool) -> None:
+        if not self._is_outer(known):
+            return
         slot = self.slot_of(known)
         calls = self.calls if is_late else self.reads
         calls.append(Call(has_grad, (slot,), {}, None, grad is not None, self._place))
@@ -251,12 +259,15 @@ class Assembly(Capture):
         """Add a call that writes to tensors that a replay has: to all of them, or to none."""
         writes: list[tuple[Any, ...]] = []
         for known, name, value in due:
+            if not self._is_outer(known):
+                continue
             slot = self.slot_of(known)
             if name == "_array":
                 writes += [(setattr, slot, "_array", self.leaving(value).slot), (setattr, slot, "_rec", None)]
             else:
                 writes.append((setattr, slot, "_grad", None if value is None else self._slot_of_tensor(value)))
-        self._append_effect(run_atomically, (writes,))
+        if writes:
+            self._append_effect(run_atomically, (writes,))
 
     def append(self, function: Callable[..., Any], args: tuple[Any, ...], results: Any) -> None:
         """Append a call of no effect."""

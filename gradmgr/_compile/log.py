@@ -26,7 +26,7 @@ from gradmgr._arrays.batched import Batched
 from gradmgr._arrays.captured_calls import ROOT, Place, line_at
 from gradmgr._arrays.gpu import is_on_gpu
 from gradmgr._compile.captured_state import Condition, Residuals
-from gradmgr._compile.steps import Compute, Guard, Read, ReadGrad, Restore, State, Step, Update, Whole, Write, run_vjp
+from gradmgr._compile.steps import Compute, Guard, Read, ReadGrad, Restore, State, Step, Update, Whole, Write, flat_gradient, run_vjp
 from gradmgr._engine.context import current, set_current
 from gradmgr._engine.entry import tracked_input_ids
 from gradmgr._engine.listening import Listener, set_listener
@@ -230,11 +230,11 @@ class Log(Listener):
         ids = tuple(dict.fromkeys(tracked_input_ids(e)))
         if e[0] == "attach":
             ids = (*ids, e[1])
-        before = {i: _shallow(grads[i]) for i in ids if i in grads}
+        before = tuple([flat_gradient(grads.get(i)) for i in ids])
         held = tuple([i for i in (*ids, e[1]) if i in owned])
-        given = _shallow(g)
+        given = flat_gradient(g)
         vjp(e, g, grads, owned)
-        made = tuple([_shallow(grads.get(i)) for i in ids])
+        made = tuple([flat_gradient(grads.get(i)) for i in ids])
         self._hold(made)
         self._add(Compute(run_vjp, (e, given, before, ids, held, type(owned)), {}, made))
 
@@ -439,10 +439,6 @@ class Log(Listener):
 
 def _itself(array: Any) -> Any:
     return array
-
-
-def _shallow(g: Any) -> Any:
-    return dict(g) if g.__class__ is dict else g
 
 
 def _distinct(result: Any) -> Any:

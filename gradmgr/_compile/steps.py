@@ -177,19 +177,25 @@ def run_vjp(e: Any, g: Any, before: Any, ids: Any, held: Any, kind: Any) -> tupl
 
     Args:
         e: the entry.
-        g: the gradient of its result; a dict of those of its results, by number, where there are several.
-        before: the gradients that its inputs have already, by node id.
+        g: the gradient of its result, as `flat_gradient` returns it.
+        before: the gradients that its inputs have already, likewise, in the order of `ids`.
         ids: the node ids of its inputs.
         held: the node ids of gradients that may be added into.
         kind: the class of the ownership of the pass.
 
     Returns:
-        The gradients of the inputs.
+        The gradients of the inputs, likewise.
     """
-    grads = {i: dict(h) if h.__class__ is dict else h for i, h in before.items()}
-    VJPS[e[0]](e, dict(g) if g.__class__ is dict else g, grads, kind(held))
-    return tuple([grads.get(i) for i in ids])
+    grads = {i: whole_gradient(h) for i, h in zip(ids, before, strict=True) if h is not None}
+    VJPS[e[0]](e, whole_gradient(g), grads, kind(held))
+    return tuple([flat_gradient(grads.get(i)) for i in ids])
 
 
-def is_tensor(value: Any) -> bool:
-    return isinstance(value, Tensor)
+def flat_gradient(g: Any) -> Any:
+    """Return a gradient as it is; those of several results, a dict by number, as pairs in a tuple."""
+    return tuple(g.items()) if g.__class__ is dict else g
+
+
+def whole_gradient(g: Any) -> Any:
+    """Undo `flat_gradient`."""
+    return dict(g) if g.__class__ is tuple else g

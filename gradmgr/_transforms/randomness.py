@@ -12,7 +12,8 @@ import numpy as np
 
 from gradmgr import errors
 from gradmgr._arrays import libraries
-from gradmgr._arrays.captured import GeneratorStandIn, capturing
+from gradmgr._arrays.captured import GeneratorStandIn
+from gradmgr._engine.listening import listener
 from gradmgr._engine.cleanup import Scope
 from gradmgr._engine.tensor import Tensor
 
@@ -184,7 +185,7 @@ class Replay:
         by_key = {id(source.key): source for source in sources}
         self._states = [(source, source.read()) for source in by_key.values()]
         self._gpu = _CupyState() if on_gpu else None
-        self._at = 0 if (capture := listener()) is None else len(capture.calls)
+        self._at = 0 if (capture := listener()) is None else len(capture.steps)
         self._slots: list[Any] = []  # where a replay of a captured function has the states
 
     def run_first(self, function: Callable[..., R], *args: Any) -> R:
@@ -219,7 +220,7 @@ class Replayed(Scope):
         self._before = [(source, source.read()) for source, _ in states]
         self._slots = slots
         capture = listener()
-        at = 0 if capture is None else len(capture.calls)
+        at = 0 if capture is None else len(capture.steps)
         self._slots_before = _noted_states([source for source, _ in states], at) if slots else ()
 
     def _open(self, opened: Any) -> None:

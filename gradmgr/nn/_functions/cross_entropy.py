@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import operator
+
 import numpy as np
 
 from gradmgr import errors
@@ -15,6 +17,7 @@ from gradmgr._arrays import batched, libraries, native_kernels
 from gradmgr._arrays.arguments import leaves_in
 from gradmgr._arrays.batched import innermost
 from gradmgr._arrays.captured import inner_of
+from gradmgr._engine.listening import asked, computed, listener
 from gradmgr._engine.broadcast import broadcast_to
 from gradmgr._engine.custom import several
 from gradmgr._engine.op import Function, linear, zeros
@@ -398,14 +401,22 @@ def _plain_labels(input: Any, target: Any, ignore_index: int, reduction: str) ->
         return None
     if t.dtype != np.int64 or t.shape != (rows,) or not rows or not classes or 0 <= ignore_index < classes:
         return None
-    places = t.copy()  # a program may read the next batch into `target` before the backward pass
-    if np.maximum.reduce(places.view(np.uint64)) >= classes:  # negative numbers are large as unsigned ones
+    heard = listener()
+    if heard is not None:
+        heard.meet_all((target,))
+    places = computed(np.copy, t)  # a program may read the next batch into `target` before the backward pass
+    if asked(_exceeds, places, classes):
         return None
     over = None if reduction == "none" else rows if reduction == "mean" else 1
     return _Labels(1, (np.arange(rows), places), None, None, over=over)
 
 
-def _read_labels(asked: str, input: Any, axis: int, target: Any, weight: Any, ignore_index: int) -> tuple[_Labels, Any]:
+def _exceeds(places: Any, classes: int) -> bool:
+    """Return True if not all labels are classes."""
+    return bool(np.maximum.reduce(places.view(np.uint64)) >= classes)  # negative numbers are large as unsigned ones
+
+
+def _read_labels(name: str, input: Any, axis: int, target: Any, weight: Any, ignore_index: int) -> tuple[_Labels, Any]:
     """Return the labels of all rows of the input, and the divisor of a mean, None for their number.
 
     Raises:
@@ -414,27 +425,36 @@ def _read_labels(asked: str, input: Any, axis: int, target: Any, weight: Any, ig
     rows, classes = input.shape[:axis] + input.shape[axis + 1 :], input.shape[axis]
     if target.dtype.kind not in "iu":
         raise errors.DtypeError(
-            f"{asked} takes labels of an integer dtype and shape {rows}"
-            + (f", or probabilities of a floating dtype and shape {input.shape}" if asked == "cross_entropy" else "")
+            f"{name} takes labels of an integer dtype and shape {rows}"
+            + (f", or probabilities of a floating dtype and shape {input.shape}" if name == "cross_entropy" else "")
             + f"; found target of dtype {target.dtype} and shape {target.shape}"
         )
     if target.shape != rows:
         raise errors.ShapeError(
-            f"{asked} of an input of shape {input.shape} takes labels of shape {rows}; found target of shape "
+            f"{name} of an input of shape {input.shape} takes labels of shape {rows}; found target of shape "
             f"{target.shape}"
         )
-    check_library(asked, input, weight)
-    given, target = innermost(target), libraries.place_indices(target, raw(input), asked)
-    ignored = _check_labels(
-        asked, given, classes, ignore_index
-    )  # before they are moved to a GPU, if they come from the host
-    valid = None if not ignored else target != ignore_index
+    check_library(name, input, weight)
+    # Before they are moved to a GPU, if they come from the host.
+    ignored = asked(_check_labels, innermost(target), name, classes, ignore_index)
+    made: tuple[_Labels, Any] = computed(
+        _labels_and_divisor, target, weight, raw(input), axis, ignore_index if ignored else None, name
+    )
+    return made
+
+
+def _labels_and_divisor(
+    target: Any, weight: Any, like: Any, axis: int, ignore_index: int | None, name: str
+) -> tuple[_Labels, Any]:
+    """Return what `_read_labels` does, of arrays; `ignore_index` is None where no label is ignored."""
+    target = libraries.place_indices(target, like, name)
+    valid = None if ignore_index is None else target != ignore_index
     # A copy, as a program may read the next batch into `target` before the backward pass.
     places = target.copy() if valid is None else np.where(valid, target, target.dtype.type(0))
-    xp = libraries.root(raw(input))
+    xp, rows = libraries.root(like), target.shape
     grid = [xp.arange(n).reshape([-1 if j == k else 1 for j in range(len(rows))]) for k, n in enumerate(rows)]
     labels = _Labels(axis, (*grid[:axis], places, *grid[axis:]), valid, None)
-    dtype = wide_dtype(input.dtype)
+    dtype = wide_dtype(like.dtype)
     if weight is not None:
         share = labels.masked(libraries.getitem(weight.astype(dtype), places))
         return labels._replace(share=share, total=share), _nan_if_zero(np.sum(share))
@@ -446,7 +466,7 @@ def _nan_if_zero(total: Any) -> Any:
     return np.where(total == 0, total.dtype.type(np.nan), total)
 
 
-def _check_labels(asked: str, target: Any, classes: int, ignore_index: int) -> bool:
+def _check_labels(target: Any, asked: str, classes: int, ignore_index: int) -> bool:
     """Tell whether any label is to be ignored; raise LabelError if one is neither ignore_index nor a class."""
     outside = target >= classes
     if target.dtype.kind == "i":
