@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any, Literal, Never, NoReturn, Self
 
 from gradmgr import errors
-from gradmgr._engine.listening import listener
+from gradmgr._arrays.listening import listener
 from gradmgr._engine import write_lock
 from gradmgr._engine.attachment import Attachments, Callback, attachable, callback_list, named, place_of
 from gradmgr._engine.backward import BackwardRun, run_endings

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from gradmgr._arrays import libraries
-from gradmgr._arrays.batched import call_elementwise, count_levels, innermost
-from gradmgr._arrays.captured import GeneratorStandIn, capturing
+from gradmgr._arrays.batched import call_elementwise, count_levels
+from gradmgr._arrays.listening import computed
 
 
 def generator(rng: Any, asked: str) -> np.random.Generator:
@@ -36,11 +36,11 @@ def generator(rng: Any, asked: str) -> np.random.Generator:
 def drawn(draw: Callable[..., Any], rng: np.random.Generator, *parameters: Any) -> Any:
     """Return draw(rng, *parameters), random numbers for the elements of arrays of one shape, on the device of these.
 
-    `draw` gets NumPy arrays, and is captured as one call, which draws again in each replay. Inside `vmap` it is called
+    `draw` gets NumPy arrays; a replay of a compiled function draws again. Inside `vmap` it is called
     for each example, from the same state of the generator: each has the numbers that it would have alone.
     """
-    call = _as_one_call(_drawn_on_host, rng, *[innermost(p) for p in parameters])
-    return call_elementwise(partial(call, draw, rng, count_levels(parameters)), *parameters)
+    draws = partial(computed, _drawn_on_host, draw, rng, count_levels(parameters))
+    return call_elementwise(draws, *parameters)
 
 
 def noise(kind: str, rng: np.random.Generator, shape: tuple[int, ...], like: Any, dtype: Any = None) -> Any:
@@ -49,16 +49,9 @@ def noise(kind: str, rng: np.random.Generator, shape: tuple[int, ...], like: Any
     Inside `vmap` the numbers are the same for all examples. `dtype` is for numbers that must not be rounded, as those
     below 1 that are compared with a probability.
     """
-    call = _as_one_call(_noise_on_host, rng, innermost(like))
-    made = call(kind, rng, shape, like.dtype if dtype is None else dtype)
+    made = computed(_noise_on_host, kind, rng, shape, like.dtype if dtype is None else dtype)
     device = libraries.device_of(like)
     return made if device == "cpu" else libraries.to_device(made, device)
-
-
-def _as_one_call(function: Callable[..., Any], rng: np.random.Generator, *arrays: Any) -> Callable[..., Any]:
-    """Return a function to be called, captured as one call where one of the arrays is, or the generator's draws are."""
-    capture = capturing() if isinstance(rng, GeneratorStandIn) else None
-    return libraries.foreign(function, *arrays) if capture is None else partial(capture.call_foreign, function)
 
 
 def _noise_on_host(kind: str, rng: np.random.Generator, shape: tuple[int, ...], dtype: Any) -> Any:

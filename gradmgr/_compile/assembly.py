@@ -8,6 +8,7 @@ itself.
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -19,7 +20,7 @@ from gradmgr._arrays.atomic import run_atomically
 from gradmgr._arrays.batched import Batched
 from gradmgr._arrays.capture import Capture, Noted, generators_in
 from gradmgr._arrays.captured import CapturedArray, set_capturing
-from gradmgr._arrays.captured_calls import Call, CaptureError, Place, Slot, slots_in
+from gradmgr._arrays.captured_calls import Call, Place, Slot, slots_in
 from gradmgr._arrays.captured_functions import written_by
 from gradmgr._arrays.gpu import have_same_bits, is_on_gpu, is_plain
 from gradmgr._compile.captured_state import Residuals
@@ -36,7 +37,6 @@ from gradmgr._compile.replay_calls import (
     is_grad,
     layout_of,
     layout_on_gpu,
-    runs_no_code_of_the_program,
 )
 from gradmgr._compile.steps import Update, Whole, run_vjp
 from gradmgr._engine.tensor import Tensor, wrap
@@ -47,6 +47,14 @@ def _have_same_bits(one: Any, other: Any) -> bool:
     if (one.shape, one.dtype, one.strides) != (other.shape, other.dtype, other.strides):
         return False
     return have_same_bits(one, other) if is_on_gpu(one) else one.tobytes() == other.tobytes()
+
+
+def _draws(function: Callable[..., Any], args: Any) -> bool:
+    """Return True if a function draws random numbers: to call it again would draw others."""
+    if getattr(function, "draws", False):
+        return True
+    random = sys.modules.get("numpy.random")
+    return random is not None and any(isinstance(part, random.Generator) for part in leaves_in(args))
 
 
 class Assembly(Capture):
@@ -62,7 +70,18 @@ class Assembly(Capture):
     """
 
     __slots__ = (
-        *("_grads", "_log", "_place", "_slots", "_table", "_tainted", "cleanups", "code_of_program", "conditions", "found"),
+        *(
+            "_grads",
+            "_log",
+            "_place",
+            "_slots",
+            "_table",
+            "_tainted",
+            "cleanups",
+            "code_of_program",
+            "conditions",
+            "found",
+        ),
         *("left", "reads", "sources", "tainted"),
     )
 
@@ -149,9 +168,7 @@ class Assembly(Capture):
         if old.__class__ is dict:
             return made.__class__ is dict and all(self._are_same(old[name], made.get(name)) for name in old)
         if isinstance(old, (tuple, list)):
-            return (
-                isinstance(made, (tuple, list)) and len(made) == len(old) and all(map(self._are_same, old, made))
-            )
+            return isinstance(made, (tuple, list)) and len(made) == len(old) and all(map(self._are_same, old, made))
         if isinstance(old, Tensor):
             return isinstance(made, Tensor) and self._are_same(old._array, made._array)
         if is_plain(old):
@@ -166,6 +183,9 @@ class Assembly(Capture):
 
     def compute(self, function: Callable[..., Any], args: tuple[Any, ...], keywords: dict[str, Any], old: Any) -> None:
         """Add the calls that a function makes; the call of the function itself where these are not the same."""
+        if _draws(function, args):
+            self._adopt(function, args, keywords, old)
+            return
         before, obstacles = len(self.calls), len(self.obstacles)
         given, given_by_name = self._captured(args), self._captured(keywords)
         try:
@@ -178,6 +198,15 @@ class Assembly(Capture):
             if function is run_vjp:
                 given = (*given[:4], (), given[5])
             made = self.call(function, given, given_by_name)
+        self._enter(old, made)
+
+    def _adopt(self, function: Callable[..., Any], args: Any, keywords: Any, old: Any) -> None:
+        """Add a call of a function without making it: what it returned are new arrays."""
+        noted = Noted()
+        _, slots = noted.args(self._captured(args))
+        made, results = self._wrap_all(old, noted)
+        self._append(function, slots, keywords, results, None, noted)
+        self.found |= {part.slot.number: part.inner for part in leaves_in(made) if isinstance(part, CapturedArray)}
         self._enter(old, made)
 
     def guard_all(self, read: Callable[..., Any], args: tuple[Any, ...], found: Any) -> None:
@@ -217,8 +246,8 @@ class Assembly(Capture):
     def leaving(self, array: Any) -> CapturedArray:
         """Return an array that others get; a copy, as they may write to it, where each replay has the same object."""
         captured = self._table.get(id(array))
-        if captured is None:
-            captured = self.add_constant(array)
+        if captured.__class__ is not CapturedArray:
+            captured = self.add_constant(array if captured is None else captured)
         layout = self.layouts[captured.slot.number]
         if layout is not None and layout.owner in self.fixed and not layout.is_scalar:
             captured = captured.copy()
@@ -273,7 +302,9 @@ class Assembly(Capture):
         """Append a call of no effect."""
         self.calls.append(Call(function, args, {}, results, None, self._place))
 
-    def _append_effect(self, function: Callable[..., Any], args: Any, results: Any = None, keywords: Any = None) -> None:
+    def _append_effect(
+        self, function: Callable[..., Any], args: Any, results: Any = None, keywords: Any = None
+    ) -> None:
         self.calls.append(Call(function, args, keywords or {}, results, None, self._place, has_effect=True))
         self.may_decide = False
 
@@ -418,11 +449,7 @@ class Assembly(Capture):
 
     def whole_calls(self) -> list[Call]:
         """Return the calls of Python code that each replay makes."""
-        return [
-            call
-            for call in self.calls
-            if call.has_effect and call.function is not run_atomically
-        ]
+        return [call for call in self.calls if call.has_effect and call.function is not run_atomically]
 
     def writes_over_inputs(self) -> bool:
         """Tell whether calls without effects write into arrays that come from outside, so that they are gone."""
@@ -470,11 +497,7 @@ class Assembly(Capture):
             written = self._written(call)
             is_state = call.function in READS or id(call) in draws
             is_state = is_state or (call.expected is not None and call.results is not None and not slots)
-            if (
-                not (call.has_effect or is_state)
-                and late.isdisjoint(memory)
-                and used.isdisjoint(written)
-            ):
+            if not (call.has_effect or is_state) and late.isdisjoint(memory) and used.isdisjoint(written):
                 movable.append(call)
                 continue
             late |= written.union(call.made)

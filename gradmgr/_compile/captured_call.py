@@ -18,7 +18,7 @@ from gradmgr._engine.cleanup import without_collections
 from gradmgr._engine.containers import leaves_of, rebuilt
 from gradmgr._engine.context import Intercepting, current
 from gradmgr._engine.history.modes import is_grad_enabled, is_inference_mode_enabled
-from gradmgr._engine.listening import set_listener
+from gradmgr._arrays.listening import set_listener
 from gradmgr._engine.tensor import Tensor
 
 
@@ -69,8 +69,10 @@ class CapturedCall:
                 self.log.add_argument(k, leaf)
             else:
                 self.log.add_array_argument(k, leaf)
-        given = [self.log.arrays[signature.first_like(k)] if self._is_array(signature, k) else leaf
-                 for k, leaf in enumerate(leaves)]
+        given = [
+            self.log.arrays[signature.first_like(k)] if self._is_array(signature, k) else leaf
+            for k, leaf in enumerate(leaves)
+        ]
         return signature.filled(given)
 
     def _is_array(self, signature: Signature, k: int) -> bool:

@@ -26,10 +26,24 @@ from gradmgr._arrays.batched import Batched
 from gradmgr._arrays.captured_calls import ROOT, Place, line_at
 from gradmgr._arrays.gpu import is_on_gpu
 from gradmgr._compile.captured_state import Condition, Residuals
-from gradmgr._compile.steps import Compute, Guard, Read, ReadGrad, Restore, State, Step, Update, Whole, Write, flat_gradient, run_vjp
+from gradmgr._compile.steps import (
+    Compute,
+    Guard,
+    Read,
+    ReadGrad,
+    Restore,
+    State,
+    Step,
+    Update,
+    Whole,
+    Write,
+    flat_gradient,
+    run_vjp,
+)
 from gradmgr._engine.context import current, set_current
 from gradmgr._engine.entry import tracked_input_ids
-from gradmgr._engine.listening import Listener, set_listener
+from gradmgr._arrays.listening import Listener, set_listener
+from gradmgr._engine.interceptors import Interceptor
 from gradmgr._engine.tensor import Tensor, wrap
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
@@ -60,7 +74,7 @@ class KnownTensor(weakref.ref[Tensor]):
         self.is_outer = is_outer
 
 
-class Log(Listener):
+class Log(Listener, Interceptor):
     """The steps of one run of a function.
 
     Attributes:
@@ -352,7 +366,9 @@ class Log(Listener):
                 known.is_late, known.array = True, None
                 made_tensors.append(known)
             elif not (part is None or isinstance(part, (np.ndarray, Residuals)) or is_on_gpu(part)):
-                self.add_obstacle(f"{function.__name__}() returns {type(part).__name__}, which a replay would not know,")
+                self.add_obstacle(
+                    f"{function.__name__}() returns {type(part).__name__}, which a replay would not know,"
+                )
         self._hold([part for part in leaves_in(made) if not isinstance(part, Tensor)])
         self._add(Whole(function if replayed is None else replayed, args, dict(keywords), made, made_tensors))
         self._make_late(changes)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import weakref
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -95,7 +94,9 @@ class Program:
         for condition in self._conditions:
             if not condition.holds():
                 return condition.what
-        return None if self._are_names_same(leaves) else self.names.changed(leaves) or "a name stands for something else"
+        return (
+            None if self._are_names_same(leaves) else self.names.changed(leaves) or "a name stands for something else"
+        )
 
     # ------------------------------------------------------------ a replay
 

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from gradmgr._arrays.captured_calls import Place
 from gradmgr._engine.entry import VJPS
-from gradmgr._engine.tensor import Tensor
 
 if TYPE_CHECKING:
     from gradmgr._compile.assembly import Assembly

@@ -8,7 +8,7 @@ from collections.abc import Callable, KeysView
 from typing import Any
 
 from gradmgr import errors
-from gradmgr._engine.listening import listener
+from gradmgr._arrays.listening import listener
 from gradmgr._engine.attachment import AttachSpec, Callback
 from gradmgr._engine.backward_pass import run_backward
 from gradmgr._engine.capture_notes import call_whole

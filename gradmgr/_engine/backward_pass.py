@@ -20,7 +20,7 @@ from gradmgr._engine.custom import Result
 from gradmgr._engine.entry import VJPS, Entry, input_ids, is_result, kind_of, op_name, tracked_input_ids
 from gradmgr._engine.hooks import ValueHooks, checked, handle, name_of, run_tensor_hooks
 from gradmgr._engine.interceptors import Interceptor
-from gradmgr._engine.listening import listener
+from gradmgr._arrays.listening import listener
 from gradmgr._engine.observers import ObservedEntries, Observer, observers
 from gradmgr._engine.ownership import (
     BatchedOwnership,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from types import MethodType
 from typing import Any, TypeVar
 
-from gradmgr._engine.listening import listener
+from gradmgr._arrays.listening import listener
 from gradmgr._engine.tensor import Tensor
 
 F = TypeVar("F", bound=Callable[..., Any])

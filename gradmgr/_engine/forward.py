@@ -10,8 +10,16 @@ from gradmgr import errors
 from gradmgr._arrays.libraries import is_differentiable
 from gradmgr._engine.broadcast import broadcast_like
 from gradmgr._engine.cleanup import Scope, call_if_free
-from gradmgr._engine.context import Context, as_tensor, current, enter_recorders, leave_recorders, recorders, set_current
-from gradmgr._engine.listening import listener
+from gradmgr._engine.context import (
+    Context,
+    as_tensor,
+    current,
+    enter_recorders,
+    leave_recorders,
+    recorders,
+    set_current,
+)
+from gradmgr._arrays.listening import listener
 from gradmgr._engine.recorder import Recorder
 from gradmgr._engine.tensor import Tensor, raw
 

@@ -15,7 +15,7 @@ import numpy as np
 from gradmgr import errors
 from gradmgr._arrays import batched, libraries
 from gradmgr._engine import write_lock
-from gradmgr._engine.listening import computed, listener
+from gradmgr._arrays.listening import computed, listener
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -14,7 +14,7 @@ import numpy as np
 
 from gradmgr import errors
 from gradmgr._arrays import libraries, memory
-from gradmgr._engine.listening import computed
+from gradmgr._arrays.listening import computed
 from gradmgr._engine.cleanup import Scope
 from gradmgr._engine.context import Context, current, is_tracked, leave_recorders, recorders
 from gradmgr._engine.forward import ForwardScope

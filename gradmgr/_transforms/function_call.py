@@ -14,7 +14,7 @@ from gradmgr._arrays import libraries
 from gradmgr._arrays.batched import Level, broadcast_over_examples, highest_level, is_batched_at
 from gradmgr._arrays.captured import capturing
 from gradmgr._compile.captured_state import Residuals
-from gradmgr._engine.listening import Listener
+from gradmgr._arrays.listening import Listener
 from gradmgr._engine.context import Context, current, interceptors_of, paused, rebind, recorders, run_in
 from gradmgr._engine.interceptors import Interceptor
 from gradmgr._engine.op import Op

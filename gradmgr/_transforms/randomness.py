@@ -13,7 +13,7 @@ import numpy as np
 from gradmgr import errors
 from gradmgr._arrays import libraries
 from gradmgr._arrays.captured import GeneratorStandIn
-from gradmgr._engine.listening import listener
+from gradmgr._arrays.listening import listener
 from gradmgr._engine.cleanup import Scope
 from gradmgr._engine.tensor import Tensor
 

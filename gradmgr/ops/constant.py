@@ -10,7 +10,7 @@ import numpy as np
 
 from gradmgr import errors
 from gradmgr._arrays import libraries
-from gradmgr._engine.listening import computed, listener
+from gradmgr._arrays.listening import computed, listener
 from gradmgr._engine.mutation import store
 from gradmgr._engine.tensor import Tensor, cut, wrap
 

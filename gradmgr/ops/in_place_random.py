@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from gradmgr import errors
-from gradmgr._arrays import batched, libraries
+from gradmgr._arrays import libraries
+from gradmgr._arrays.listening import computed
 from gradmgr._engine.context import check_may_draw
 from gradmgr._engine.tensor import Tensor, describe, raw
 from gradmgr._engine.views import check_kept
@@ -115,10 +116,7 @@ def uniform_(self: Tensor, low: float = 0.0, high: float = 1.0, *, generator: np
 
 
 def _draw(x: Tensor, generator: Any, name: str, method: str, *args: Any, like: Any = None) -> Any:
-    """Draw as many numbers on the host as x has: the same on every device.
-
-    Where x or `like` is captured, the draw is, so that each replay draws new ones.
-    """
+    """Draw as many numbers on the host as x has: the same on every device."""
     if not isinstance(generator, np.random.Generator):
         raise TypeError(
             f"{name} draws from generator=, a numpy.random.Generator such as numpy.random.default_rng(0); "
@@ -128,13 +126,19 @@ def _draw(x: Tensor, generator: Any, name: str, method: str, *args: Any, like: A
         raise errors.DtypeError(f"{name} fills with real numbers, not {describe(x)}; make it of a floating dtype")
     check_kept(x, name)
     check_may_draw(name)
-    return libraries.foreign(getattr(generator, method), batched.innermost(x._array), batched.innermost(like))(
-        *args, x.shape
-    )
+    return computed(_drawn, generator, method, args, x.shape)
+
+
+def _drawn(generator: np.random.Generator, method: str, args: tuple[Any, ...], shape: tuple[int, ...]) -> Any:
+    return getattr(generator, method)(*args, shape)
 
 
 def _fill_with(x: Tensor, drawn: Any) -> Any:
-    return copy_(x, libraries.namespace(drawn).asarray(drawn).astype(x.dtype))
+    return copy_(x, computed(_as_dtype, drawn, x.dtype))
+
+
+def _as_dtype(drawn: Any, dtype: Any) -> Any:
+    return libraries.namespace(drawn).asarray(drawn).astype(dtype)
 
 
 def _raw_on_host(value: Any) -> Any:

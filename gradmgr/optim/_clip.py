@@ -15,7 +15,7 @@ import numpy as np
 from gradmgr import errors
 from gradmgr._arrays import blocks, libraries
 from gradmgr._arrays.atomic import Call, call_quietly, run_quietly
-from gradmgr._engine.listening import listener
+from gradmgr._arrays.listening import listener
 from gradmgr._arrays.table_rows import TableRows
 from gradmgr._engine import write_lock
 from gradmgr._engine.capture_notes import call_whole

@@ -9,7 +9,7 @@ import numpy as np
 
 from gradmgr import errors
 from gradmgr._arrays import libraries
-from gradmgr._engine.listening import listener
+from gradmgr._arrays.listening import listener
 from gradmgr._engine.capture_notes import call_whole
 from gradmgr._engine.context import current
 from gradmgr._engine.tensor import Tensor, raw, wrap

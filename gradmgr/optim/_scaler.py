@@ -10,7 +10,7 @@ import numpy as np
 
 from gradmgr import errors
 from gradmgr._arrays.atomic import Call, call_quietly, run_atomically
-from gradmgr._engine.listening import listener
+from gradmgr._arrays.listening import listener
 from gradmgr._engine.capture_notes import refuse_in_replay, runs_each_time, runs_each_time_without_tensors
 from gradmgr._engine.containers import leaves_of, rebuilt
 from gradmgr._engine.tensor import Tensor

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import operator
 
 import numpy as np
 
@@ -17,7 +16,7 @@ from gradmgr._arrays import batched, libraries, native_kernels
 from gradmgr._arrays.arguments import leaves_in
 from gradmgr._arrays.batched import innermost
 from gradmgr._arrays.captured import inner_of
-from gradmgr._engine.listening import asked, computed, listener
+from gradmgr._arrays.listening import asked, computed, listener
 from gradmgr._engine.broadcast import broadcast_to
 from gradmgr._engine.custom import several
 from gradmgr._engine.op import Function, linear, zeros

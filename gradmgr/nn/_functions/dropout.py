@@ -8,8 +8,8 @@ from typing import Any, Never
 import numpy as np
 
 from gradmgr._arrays import libraries
-from gradmgr._arrays.batched import innermost
 from gradmgr._arrays.drawing import generator
+from gradmgr._arrays.listening import computed
 from gradmgr._arrays.memory_order import with_channels_last
 from gradmgr._engine.context import check_may_draw
 from gradmgr._engine.op import Function, linear
@@ -75,10 +75,9 @@ def dropout(
     check_may_draw("dropout", "; or call eval() of the model first")
     if p == 1:
         return _dropout(x, _on_device_of(x, np.zeros(x.shape, bool)), 0.0)
-    draw = libraries.foreign(_random_mask, innermost(raw(x)))
-    mask = draw(rng, x.shape, float(p))
-    if x.ndim == 4 and with_channels_last(raw(x)) is not None:  # to multiply in two orders takes several times as long
-        mask = mask.transpose(0, 2, 3, 1).copy().transpose(0, 3, 1, 2)
+    # To multiply in two orders takes several times as long.
+    has_channels_last = x.ndim == 4 and with_channels_last(raw(x)) is not None
+    mask = computed(_random_mask, rng, x.shape, float(p), has_channels_last)
     return _dropout(x, _on_device_of(x, mask), 1 / (1 - p))
 
 
@@ -86,9 +85,13 @@ def _on_device_of(x: Any, mask: Any) -> Any:
     return libraries.to_device(mask, libraries.device_of(raw(x)))
 
 
-def _random_mask(rng: np.random.Generator | None, shape: tuple[int, ...], p: float) -> Any:
-    """Return booleans, each False with probability p; captured as one call, which draws again in each replay."""
-    return ~_random_booleans(generator(rng, "dropout"), shape, p)
+def _random_mask(rng: np.random.Generator | None, shape: tuple[int, ...], p: float, has_channels_last: bool) -> Any:
+    """Return booleans, each False with probability p."""
+    mask = ~_random_booleans(generator(rng, "dropout"), shape, p)
+    return mask.transpose(0, 2, 3, 1).copy().transpose(0, 3, 1, 2) if has_channels_last else mask
+
+
+_random_mask.draws = True  # type: ignore[attr-defined]  # mypy knows no attributes of functions
 
 
 def _random_booleans(rng: np.random.Generator, shape: tuple[int, ...], p: float) -> Any:

@@ -9,7 +9,7 @@ import numpy as np
 from gradmgr import errors
 from gradmgr._arrays import batched, libraries, native_kernels
 from gradmgr._arrays.captured import inner_of
-from gradmgr._engine.listening import asked, computed, listener
+from gradmgr._arrays.listening import listener
 from gradmgr._arrays.table_rows import TableRows, sum_equal_rows, sum_first
 from gradmgr._engine.custom import Declared, declared
 from gradmgr._engine.entry import Entry, Vjp

@@ -11,7 +11,7 @@ import numpy as np
 from gradmgr import errors
 from gradmgr._arrays import libraries
 from gradmgr._arrays.atomic import Call, run_atomically
-from gradmgr._engine.listening import listener
+from gradmgr._arrays.listening import listener
 from gradmgr._engine import write_lock
 from gradmgr._engine.capture_notes import call_whole, see
 from gradmgr._engine.hooks import HookPlace, Hooks, RemovableHandle

@@ -11,8 +11,6 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any, TypeVar
 
-from gradmgr._engine.interceptors import Interceptor
-
 Result = TypeVar("Result")
 
 _listener: ContextVar[Any] = ContextVar("gradmgr_listener", default=None)
@@ -20,7 +18,7 @@ listener = _listener.get
 set_listener = _listener.set
 
 
-class Listener(Interceptor):
+class Listener:
     """Sees the steps of a context: functions of arrays that it may call again with others."""
 
     __slots__ = ()
