@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from gradmgr._arrays import libraries
 from gradmgr._arrays.arguments import leaves_in
 from gradmgr._arrays.atomic import run_atomically
 from gradmgr._arrays.batched import Batched
@@ -47,6 +48,22 @@ def _have_same_bits(one: Any, other: Any) -> bool:
     if (one.shape, one.dtype, one.strides) != (other.shape, other.dtype, other.strides):
         return False
     return have_same_bits(one, other) if is_on_gpu(one) else one.tobytes() == other.tobytes()
+
+
+_TRACE = False
+
+
+def _with_small_node_ids(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return the arguments of `run_vjp` with small node ids, the same in each call, and nothing to be added into."""
+    e, g, before, ids, _, kind = args
+    small: dict[int, int] = {id(node_id): k for k, node_id in enumerate((*ids, e[1]))}
+
+    def renamed(value: Any) -> Any:
+        if value.__class__ is tuple:
+            return tuple(map(renamed, value))
+        return small.get(id(value), value)
+
+    return renamed(e), g, before, renamed(ids), (), kind
 
 
 def _draws(function: Callable[..., Any], args: Any) -> bool:
@@ -172,6 +189,8 @@ class Assembly(Capture):
         if isinstance(old, Tensor):
             return isinstance(made, Tensor) and self._are_same(old._array, made._array)
         if is_plain(old):
+            if id(old) in self._log.changed:
+                return True  # it holds what a later step has made of it
             inner = made.inner if made.__class__ is CapturedArray else made
             return is_plain(inner) and _have_same_bits(inner, old)
         return True
@@ -191,14 +210,18 @@ class Assembly(Capture):
         try:
             made = function(*given, **given_by_name)
             is_same = len(self.obstacles) == obstacles and self._are_same(old, made)
-        except Exception:  # noqa: BLE001  # whatever a captured array cannot do; the function itself has run
-            is_same = False
+            error = (self.obstacles[obstacles:], old, made)
+        except Exception as err:  # noqa: BLE001  # whatever a captured array cannot do; the function itself has run
+            is_same = False; error=err
         if not is_same:
             del self.calls[before:], self.obstacles[obstacles:]
             if function is run_vjp:
-                given = (*given[:4], (), given[5])
+                given = _with_small_node_ids(given)
+            if _TRACE: print("WHOLE", function, error, file=sys.stderr)
             made = self.call(function, given, given_by_name)
         self._enter(old, made)
+        if function is libraries.make_array and made.__class__ is CapturedArray:
+            self.tainted.add(made.slot.number)  # what `tensor` and `asarray` return are Tensors
 
     def _adopt(self, function: Callable[..., Any], args: Any, keywords: Any, old: Any) -> None:
         """Add a call of a function without making it: what it returned are new arrays."""

@@ -87,7 +87,7 @@ class Log(Listener, Interceptor):
     """
 
     __slots__ = (
-        *("_has_late", "_inside", "_leaves", "_ours", "arrays", "changes_state", "cleanups", "code_of_program"),
+        *("_candidates", "_has_late", "_inside", "_leaves", "_ours", "arrays", "changed", "changes_state", "cleanups", "code_of_program"),
         *("conditions", "obstacles", "steps", "tensors", "unread", "values"),
     )
 
@@ -105,6 +105,8 @@ class Log(Listener, Interceptor):
         self.code_of_program: list[Any] = []
         self.changes_state = False
         self.unread: Mapping[int, Collection[str]] = {}
+        self.changed: set[int] = set()  # arrays of earlier steps that later ones have added into, by identity
+        self._candidates: dict[int, Tensor] = {}  # tensors from outside that may be read, by their arrays' identity
         self._leaves: list[weakref.ref[Tensor]] = []  # of managers that have begun to record
         self._has_late = False  # whether a call that may change any tensor was made as a whole
         self._inside = False  # whether a step runs, whose own steps do not count
@@ -153,6 +155,21 @@ class Log(Listener, Interceptor):
     def add_argument(self, number: int, value: Any) -> None:
         """Note an argument: a Tensor, or the Tensor as which an array arrives."""
         self.tensors[id(value)] = KnownTensor(value, is_outer=True, source=number)
+        self.expect((value,))
+
+    def expect(self, tensors: Iterable[Tensor]) -> None:
+        """Note tensors from outside whose arrays may be read as such."""
+        for t in tensors:
+            self._candidates[id(t._array)] = t
+
+    def _meet_array(self, array: Any) -> bool:
+        """See that a step reads an array as such; return True if a replay has another in its place."""
+        if id(array) in self.values:
+            return True
+        t = self._candidates.get(id(array))
+        if t is not None and t._array is array:
+            self.meet(t)
+        return id(array) in self.values
 
     def add_array_argument(self, number: int, array: Any) -> None:
         """Note an array among the arguments, which arrives as a Tensor."""
@@ -204,12 +221,14 @@ class Log(Listener, Interceptor):
 
     def note_leaves(self, tensors: Iterable[Tensor]) -> None:
         """Note the tensors that get gradients."""
+        tensors = list(tensors)
+        self.expect(tensors)
         self._leaves += map(weakref.ref, tensors)
 
     def note_new(self, t: Tensor) -> None:
         """Note a tensor that the function makes of plain values: a constant."""
         array = t._array
-        if id(array) not in self.values and array.__class__ is not Batched:
+        if array.__class__ is not Batched and not self._meet_array(array):
             self.values[id(array)] = array
             self._add(Compute(_itself, (array,), {}, array))
 
@@ -230,6 +249,9 @@ class Log(Listener, Interceptor):
     def call(self, function: Callable[..., Any], args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         if self._inside:
             return function(*args, **keywords)
+        for part in leaves_in((args, keywords)):
+            if part.__class__ is np.ndarray:
+                self._meet_array(part)
         self._inside = True
         try:
             result = function(*args, **keywords)
@@ -249,6 +271,7 @@ class Log(Listener, Interceptor):
         given = flat_gradient(g)
         vjp(e, g, grads, owned)
         made = tuple([flat_gradient(grads.get(i)) for i in ids])
+        self.changed.update([id(h) for h in before if h is not None and any(h is d for d in made)])
         self._hold(made)
         self._add(Compute(run_vjp, (e, given, before, ids, held, type(owned)), {}, made))
 

@@ -232,6 +232,7 @@ class Tensor(TensorMembers):
         return len(self._array)
 
     def __repr__(self) -> str:
+        leaves(self, "the text of a Tensor")
         if batched.is_batched(self._array):
             return f"Tensor({self._array!r})"
         values = _host(self._array)
@@ -242,6 +243,7 @@ class Tensor(TensorMembers):
         return f"Tensor({body}{dtype}{device})"
 
     def __format__(self, spec: str) -> str:
+        leaves(self, "the text of a Tensor")
         if not spec:
             return str(self)
         if self.size != 1:
@@ -249,6 +251,7 @@ class Tensor(TensorMembers):
         return format(_host(self._array).item(), spec)
 
     def __str__(self) -> str:
+        leaves(self, "the text of a Tensor")
         return repr(self) if batched.is_batched(self._array) else str(_host(self._array))
 
     # ------------------------------------------------------------ conversions
@@ -353,6 +356,7 @@ class Tensor(TensorMembers):
 
     def __reduce__(self) -> tuple[Any, ...]:
         self._check_saved("a pickle")
+        leaves(self, "a pickle of a Tensor")
         return _restore, (np.array(_host(self._array)), self.device)
 
     def _like(self, array: Any) -> Tensor:
