@@ -126,9 +126,10 @@ class Assembly(Capture):
     def add_array_argument(self, number: int, array: Any) -> None:
         """Enter an array among the arguments."""
         self.sources.append(number)
-        made = self.add_input(array)
+        before = self._log.before[number]  # what was written to it since is another value
+        made = self.add_input(before)
         self._table[id(array)] = made
-        self.found[made.slot.number] = array
+        self.found[made.slot.number] = before
 
     def assemble(self) -> None:
         """Add the calls of all steps."""
@@ -320,6 +321,10 @@ class Assembly(Capture):
                 writes.append((setattr, slot, "_grad", None if value is None else self._slot_of_tensor(value)))
         if writes:
             self._append_effect(run_atomically, (writes,))
+
+    def write_array(self, target: Any, array: Any) -> None:
+        """Add a call that writes to an array among the arguments."""
+        self._append_effect(run_atomically, ([(np.copyto, self._table[id(target)].slot, self.leaving(array).slot)],))
 
     def append(self, function: Callable[..., Any], args: tuple[Any, ...], results: Any) -> None:
         """Append a call of no effect."""

@@ -38,6 +38,7 @@ class CapturedCall:
     def __init__(self, function: Callable[..., Any], signature: Signature, *, fuses: bool = False) -> None:
         self.log = Log()
         self.names = Names(function, signature.leaves)
+        self.pinned: dict[int, weakref.ref[Any]] = {}
         self.tensors = {k: weakref.ref(t) for k, t in enumerate(signature.leaves) if isinstance(t, Tensor)}
         self.slots: list[Any] = []
         self.generators: list[Any] = []
@@ -101,6 +102,7 @@ class CapturedCall:
         self.slots = [slot for _, slot in found]
         capture.finish(self.slots)
         self.generators = generators_in(capture.calls)
+        self.pinned = {k: self.tensors[k] for k in self.log.pinned if k in self.tensors}
 
     def _find_obstacle(self) -> str | None:
         """Return why the calls cannot be made again; None if they can."""

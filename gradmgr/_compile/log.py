@@ -37,6 +37,7 @@ from gradmgr._compile.steps import (
     Update,
     Whole,
     Write,
+    WriteArray,
     flat_gradient,
     run_vjp,
 )
@@ -87,8 +88,25 @@ class Log(Listener, Interceptor):
     """
 
     __slots__ = (
-        *("_candidates", "_has_late", "_inside", "_leaves", "_ours", "arrays", "changed", "changes_state", "cleanups", "code_of_program"),
-        *("conditions", "obstacles", "steps", "tensors", "unread", "values"),
+        "_candidates",
+        "_given",
+        "_has_late",
+        "_inside",
+        "_leaves",
+        "_ours",
+        "arrays",
+        "before",
+        "changed",
+        "changes_state",
+        "cleanups",
+        "code_of_program",
+        "conditions",
+        "obstacles",
+        "pinned",
+        "steps",
+        "tensors",
+        "unread",
+        "values",
     )
 
     affects_results = False
@@ -99,12 +117,15 @@ class Log(Listener, Interceptor):
         self.values: dict[int, Any] = {}  # arrays of which a replay has others, by identity; kept alive
         self.tensors: dict[int, KnownTensor] = {}
         self.arrays: dict[int, Tensor] = {}
+        self.before: dict[int, Any] = {}  # these arrays, as they were
+        self._given: dict[int, Any] = {}
         self.conditions: dict[int, Condition] = {}
         self.obstacles: list[str] = []
         self.cleanups: list[Callable[[BaseException], None]] = []
         self.code_of_program: list[Any] = []
         self.changes_state = False
         self.unread: Mapping[int, Collection[str]] = {}
+        self.pinned: set[int] = set()  # numbers of arguments that the function has by other means, too
         self.changed: set[int] = set()  # arrays of earlier steps that later ones have added into, by identity
         self._candidates: dict[int, Tensor] = {}  # tensors from outside that may be read, by their arrays' identity
         self._leaves: list[weakref.ref[Tensor]] = []  # of managers that have begun to record
@@ -155,12 +176,15 @@ class Log(Listener, Interceptor):
     def add_argument(self, number: int, value: Any) -> None:
         """Note an argument: a Tensor, or the Tensor as which an array arrives."""
         self.tensors[id(value)] = KnownTensor(value, is_outer=True, source=number)
-        self.expect((value,))
+        self._candidates.setdefault(id(value._array), value)
 
     def expect(self, tensors: Iterable[Tensor]) -> None:
         """Note tensors from outside whose arrays may be read as such."""
         for t in tensors:
-            self._candidates[id(t._array)] = t
+            if self._candidates.setdefault(id(t._array), t) is t:
+                known = self.tensors.get(id(t))
+                if known is not None and known.source is not None and known() is t:
+                    self.pinned.add(known.source)
 
     def _meet_array(self, array: Any) -> bool:
         """See that a step reads an array as such; return True if a replay has another in its place."""
@@ -176,6 +200,8 @@ class Log(Listener, Interceptor):
         made = wrap(array)
         made._view_of = ()
         self.arrays[number] = made
+        self._given[number] = array
+        self.before[number] = array.copy(order="K")
         self.values[id(array)] = array
 
     def meet(self, t: Tensor) -> KnownTensor | None:
@@ -183,6 +209,9 @@ class Log(Listener, Interceptor):
         array = t._array
         if array is None or id(array) in self.values or array.__class__ is Batched:
             return self.tensors.get(id(t))
+        candidate = self._candidates.get(id(array))
+        if candidate is not None and candidate._array is array and id(t) not in self.tensors:
+            t = candidate  # of which this one was made, as `detach` does
         known = self._known(t)
         known.array = array
         self.values[id(array)] = array
@@ -339,6 +368,12 @@ class Log(Listener, Interceptor):
                     due.append((known, "_grad", grad))
         if due:
             self._add(Write(due))
+        for number, t in self.arrays.items():
+            given = self._given[number]
+            if t._array is not given:
+                self._add(WriteArray(given, t._array))
+                np.copyto(given, t._array)
+                t._array = given
 
     def _silently(self, function: Callable[..., Any], *args: Any, **keywords: Any) -> Any:
         """Call a function of which the log is told nothing."""

@@ -57,6 +57,7 @@ class Program:
         # Inputs that are written may overlap others, which the machine does not expect.
         self._writes_over_inputs = capture.writes_over_inputs()
         self._options = options._replace(native=False, graph=False) if self._writes_over_inputs else options
+        self._pinned = list(made.pinned.items())
         self._conditions = list(capture.conditions.values())
         sources = capture.sources
         self._given = [source for source in sources if isinstance(source, int)]  # they come first
@@ -89,6 +90,9 @@ class Program:
 
     def misfit(self, leaves: Sequence[Any]) -> str | None:
         """Return what it does not fit in a call of its signature; None if it fits."""
+        for k, reference in self._pinned:
+            if leaves[k] is not reference():
+                return f"argument {k} is another Tensor"
         if self._outer and not self._outer.isdisjoint(map(id, leaves)):
             return "an argument is a Tensor that the function reads by itself"
         for condition in self._conditions:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from gradmgr._arrays.capture import Capture
 from gradmgr._arrays.captured_calls import Call, Slot
-from gradmgr._compile.replay_calls import READS, array_of, grad_of, layout_of
+from gradmgr._compile.replay_calls import READS, array_of, grad_of, is_grad, layout_of
 from gradmgr._compile.assembly import Assembly
 from gradmgr._engine.tensor import wrap
 
@@ -71,6 +71,8 @@ def _find(found: Mapping[int, Any], call: Call, stand_ins: dict[int, StandIn]) -
         stand_in._array = found[call.results.number]
     elif call.function is grad_of:
         stand_in._grad = stand_ins[call.results.number]
+    elif call.function is is_grad:
+        stand_in._grad = stand_ins[call.args[1].number]
     else:
         stand_in._grad = StandIn() if call.expected else None  # which `grad_of` replaces
 

@@ -96,6 +96,19 @@ class Write(Step):
         assembly.write(self.due)
 
 
+class WriteArray(Step):
+    """What an array among the arguments is given at the end."""
+
+    __slots__ = ("array", "target")
+
+    def __init__(self, target: Any, array: Any) -> None:
+        self.target = target
+        self.array = array
+
+    def add_to(self, assembly: Assembly) -> None:
+        assembly.write_array(self.target, self.array)
+
+
 class Whole(Step):
     """A call whose Python code runs in each replay."""
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from gradmgr import errors
 from gradmgr._arrays import libraries, memory
-from gradmgr._arrays.listening import computed
+from gradmgr._arrays.listening import computed, listener
 from gradmgr._engine.cleanup import Scope
 from gradmgr._engine.context import Context, current, is_tracked, leave_recorders, recorders
 from gradmgr._engine.forward import ForwardScope
@@ -104,6 +104,9 @@ class DerivativeCall(Scope):
             self._isolation = inference_mode()
             self._isolation.__enter__()
         if not self.create_graph:
+            heard = listener()
+            if heard is not None:
+                heard.meet_all(self.given)
             self.xs = [wrap(x._array) for x in self.given]
             return
         self.xs = [make_handle(x) for x in self.given]
