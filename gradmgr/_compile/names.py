@@ -172,7 +172,8 @@ class Names:
         for place in places:
             if place.noted is not None and not place.noted.is_same(value := place.read(leaves)):
                 before, after = place.noted.described(), described(value)
-                return text.format(place.described(), before, f"another {after}" if before == after else after)
+                after = "another " + after.removeprefix("a ").removeprefix("an ") if before == after else after
+                return text.format(place.described(), before, after)
         return None
 
     def known(self, leaves: Sequence[Any]) -> dict[int, str]:
@@ -389,7 +390,9 @@ class _Search:
             name = chain.name if is_whole else chain.name.partition(".")[0]
             return self._item(self._item(None, sys.modules, ""), name, name), sys.modules.get(name, MISSING)
         found = parameters.get(chain.name) if chain.root == LOCAL else None
-        return found if found is None or not chain.path or _has(found[1], chain.path[0]) else None
+        if found is None or not chain.path or chain.use == STORE or _has(found[1], chain.path[0]):
+            return found
+        return None if any(_has(value, chain.path[0]) for _, value in call.others) else found
 
     def _follow_inherited(self, call: _Call, name: str) -> None:
         """Follow a method of `super()`."""
@@ -465,7 +468,7 @@ class _Search:
         if place.owner is None or place.owner is self.leaves:
             return
         if place.noted is None:
-            place.noted, place.at = Noted(value), (self._code, self._chain.line)
+            place.noted, place.at = Noted(value), self._code and (self._code, self._chain.line)
         place.is_read = place.is_read or is_read
 
     def _pass(self, place: Place, value: Any) -> None:
@@ -539,8 +542,8 @@ class _Search:
         if own or not is_known:
             self._others.setdefault(id(value), (place, value))
         is_wrapping = is_known and kind.__module__.startswith(_WRAPPING)
-        if "__wrapped__" in own or isinstance(value, functools._lru_cache_wrapper):
-            self._follow(value.__wrapped__, self._attribute(place, "__wrapped__"), given, is_sure=is_sure)
+        if "__wrapped__" in own:
+            self._follow(own["__wrapped__"], self._attribute(place, "__wrapped__"), given, is_sure=is_sure)
         elif is_wrapping or (_is_module(value) and is_of_library(kind.forward.__module__)):
             for name, part in list(own.items()):
                 if isinstance(part, _CALLABLE) or _is_module(part):
@@ -590,5 +593,5 @@ def _function_in(found: Any, is_class: bool, is_stored: bool) -> tuple[Any, str]
         return (found.fset, "fset") if is_stored else (found.fget, "fget")
     if isinstance(found, functools.cached_property):
         return found.func, "func"
-    wrapped = getattr(found, "__wrapped__", None)
+    wrapped = _variables_of(found).get("__wrapped__")
     return (wrapped, "__wrapped__") if isinstance(wrapped, types.FunctionType) else None

@@ -94,10 +94,11 @@ def _volatile_object(value: Any, use: str) -> str | None:
 
 def _origin(value: Any) -> tuple[str, str]:
     """Return the module of a function, of the class of a method or of the class of an object, and its name in it."""
-    name = getattr(value, "__name__", None) if callable(value) else None
-    owner = getattr(value, "__self__", None)
-    if not isinstance(name, str):
-        return type(value).__module__, type(value).__name__
+    kind = type(value)
+    is_known = is_of_library(kind.__module__) or kind.__module__.startswith("_cython")
+    if not is_known or not hasattr(value, "__name__"):
+        return kind.__module__, kind.__name__
+    owner, name = getattr(value, "__self__", None), value.__name__
     if owner is np.random.mtrand._rand:
         return "numpy.random", name
     if owner is None or isinstance(owner, types.ModuleType):
