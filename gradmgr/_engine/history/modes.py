@@ -42,6 +42,7 @@ Settings = tuple[_Setting, ...]
 
 # The modes in effect in this context, in the order they were set.
 _modes: ContextVar[Settings] = ContextVar("gradmgr_modes", default=())
+modes_in_effect = _modes.get  # the same object as long as no mode is set or withdrawn
 
 
 def _affected_recorders(settings: Settings, state: Any) -> tuple[Recorder, ...]:
