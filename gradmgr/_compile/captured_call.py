@@ -110,7 +110,7 @@ class CapturedCall:
             return f"the calls cannot be made again: {self.log.obstacles[0]}"
         if self.names.never_constant is not None:
             return self.names.never_constant
-        found = self.names.changed_during()
+        found = self.names.changed_during(self.generators)
         if found is not None:
             self.changes_names = True
             return found
