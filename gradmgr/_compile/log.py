@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from types import FunctionType, MappingProxyType, MethodType
 from typing import Any
 
@@ -24,6 +24,7 @@ import numpy as np
 from gradmgr._arrays.arguments import leaves_in
 from gradmgr._arrays.batched import Batched
 from gradmgr._arrays.captured_calls import ROOT, Place, line_at
+from gradmgr._arrays import gpu, libraries
 from gradmgr._arrays.gpu import is_on_gpu
 from gradmgr._compile.captured_state import Condition, Residuals
 from gradmgr._compile.steps import (
@@ -89,6 +90,7 @@ class Log(Listener, Interceptor):
 
     __slots__ = (
         "_candidates",
+        "_dependent",
         "_given",
         "_has_late",
         "_inside",
@@ -117,6 +119,7 @@ class Log(Listener, Interceptor):
         self.values: dict[int, Any] = {}  # arrays of which a replay has others, by identity; kept alive
         self.tensors: dict[int, KnownTensor] = {}
         self.arrays: dict[int, Tensor] = {}
+        self._dependent: set[int] | None = None
         self.before: dict[int, Any] = {}  # these arrays, as they were
         self._given: dict[int, Any] = {}
         self.conditions: dict[int, Condition] = {}
@@ -127,7 +130,9 @@ class Log(Listener, Interceptor):
         self.unread: Mapping[int, Collection[str]] = {}
         self.pinned: set[int] = set()  # numbers of arguments that the function has by other means, too
         self.changed: set[int] = set()  # arrays of earlier steps that later ones have added into, by identity
-        self._candidates: dict[int, Tensor] = {}  # tensors from outside that may be read, by their arrays' identity
+        self._candidates: dict[
+            int, weakref.ref[Tensor]
+        ] = {}  # tensors from outside that may be read, by their arrays' identity
         self._leaves: list[weakref.ref[Tensor]] = []  # of managers that have begun to record
         self._has_late = False  # whether a call that may change any tensor was made as a whole
         self._inside = False  # whether a step runs, whose own steps do not count
@@ -176,22 +181,30 @@ class Log(Listener, Interceptor):
     def add_argument(self, number: int, value: Any) -> None:
         """Note an argument: a Tensor, or the Tensor as which an array arrives."""
         self.tensors[id(value)] = KnownTensor(value, is_outer=True, source=number)
-        self._candidates.setdefault(id(value._array), value)
+        self._candidates.setdefault(id(value._array), weakref.ref(value))
 
     def expect(self, tensors: Iterable[Tensor]) -> None:
         """Note tensors from outside whose arrays may be read as such."""
         for t in tensors:
-            if self._candidates.setdefault(id(t._array), t) is t:
+            if self._candidate(t._array) is None:
+                self._candidates[id(t._array)] = weakref.ref(t)
+            if self._candidate(t._array) is t:
                 known = self.tensors.get(id(t))
                 if known is not None and known.source is not None and known() is t:
                     self.pinned.add(known.source)
+
+    def _candidate(self, array: Any) -> Tensor | None:
+        """Return the tensor from outside that has this array; None if none is known."""
+        reference = self._candidates.get(id(array))
+        t = None if reference is None else reference()
+        return t if t is not None and t._array is array else None
 
     def _meet_array(self, array: Any) -> bool:
         """See that a step reads an array as such; return True if a replay has another in its place."""
         if id(array) in self.values:
             return True
-        t = self._candidates.get(id(array))
-        if t is not None and t._array is array:
+        t = self._candidate(array)
+        if t is not None:
             self.meet(t)
         return id(array) in self.values
 
@@ -209,8 +222,8 @@ class Log(Listener, Interceptor):
         array = t._array
         if array is None or id(array) in self.values or array.__class__ is Batched:
             return self.tensors.get(id(t))
-        candidate = self._candidates.get(id(array))
-        if candidate is not None and candidate._array is array and id(t) not in self.tensors:
+        candidate = self._candidate(array)
+        if candidate is not None and id(t) not in self.tensors:
             t = candidate  # of which this one was made, as `detach` does
         known = self._known(t)
         known.array = array
@@ -503,12 +516,45 @@ class Log(Listener, Interceptor):
 
     # ------------------------------------------------------------ the end
 
+    def as_result(self, value: Any) -> Any:
+        """Return a result as the function returns it for arrays, which arrive as Tensors: an array, if it is of these."""
+        if not isinstance(value, Tensor) or value._array.__class__ is Batched or id(value._array) not in self.values:
+            return value
+        known = self.tensors.get(id(value))
+        if known is not None and known() is value and known.is_outer:
+            return value
+        return value if id(value._array) in self._of_tensors() else value._array
+
+    def _of_tensors(self) -> set[int]:
+        """Return the identities of the arrays that depend on Tensors, and not on arrays among the arguments alone."""
+        if self._dependent is None:
+            self._dependent = found = set()
+            for step in self.steps:
+                if isinstance(step, Read):
+                    found.add(id(step.array))
+                elif isinstance(step, Whole):
+                    found.update(map(id, _arrays_in(step.result)))
+                elif isinstance(step, Compute):
+                    is_made = step.function is libraries.make_array or step.function is _itself
+                    if is_made or not found.isdisjoint(map(id, _arrays_in((step.args, step.keywords)))):
+                        found.update(map(id, _arrays_in(step.result)))
+        return self._dependent
+
     def check_conditions(self) -> None:
         """Note as an obstacle what the function has changed of what it has seen."""
         for condition in self.conditions.values():
             if not condition.holds():
                 self.obstacles.append(f"the function changes {condition.what}; do that outside of it")
                 self.changes_state = True
+
+
+def _arrays_in(value: Any) -> Iterator[Any]:
+    """Yield the arrays in nested containers, and those that Tensors and batched arrays have."""
+    for part in leaves_in(value):
+        while isinstance(part, (Tensor, Batched)):
+            part = part._array
+        if gpu.is_plain(part):
+            yield part
 
 
 def _itself(array: Any) -> Any:
