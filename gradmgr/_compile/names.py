@@ -10,17 +10,19 @@ its callers name are tried.
 from __future__ import annotations
 
 import functools
+import re
 import sys
 import types
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from gradmgr._arrays.atomic import error_treatment
 from gradmgr._compile.code_names import FREE, GLOBAL, IMPORT, LOCAL, STORE, Chain, names_in
-from gradmgr._compile.noted import MISSING, Noted, described, is_array, is_dataclass, reference_to
+from gradmgr._compile.noted import MISSING, SCALARS, Noted, described, is_array, is_dataclass, reference_to
 from gradmgr._compile.settings import settings_read
 from gradmgr._compile.volatile import BUILTINS, is_of_library, volatile
 from gradmgr._engine.context import current
@@ -28,28 +30,12 @@ from gradmgr._engine.history.modes import is_grad_enabled, is_inference_mode_ena
 
 _MOST_PARTS = 200  # of a container, whose functions and objects are followed
 _MOST_FUNCTIONS = 2000  # that are followed
-# Methods that Python calls for an object without a name; the others describe, copy or make one.
-_NOT_CALLED = frozenset(
-    f"__{name}__"
-    for name in (
-        *(
-            "init",
-            "new",
-            "post_init",
-            "init_subclass",
-            "class_getitem",
-            "del",
-            "repr",
-            "str",
-            "format",
-            "dir",
-            "sizeof",
-        ),
-        *("reduce", "reduce_ex", "getstate", "setstate", "getnewargs", "copy", "deepcopy", "replace", "hash", "eq"),
-        *("getattribute", "getattr", "setattr", "delattr", "annotate"),
-    )
+# Methods that Python calls for an object without a name, but for those that describe, copy or make one.
+_SPECIAL = re.compile(
+    "__(?!init|new|post_init|class_getitem|del__|repr|str|format|dir|sizeof|reduce|[gs]etstate|getnew|copy|deepcopy|replace"
+    "|hash|eq|[gs]etattr|delattr|annotate).*__"
 )
-_PLAIN = frozenset((int, float, complex, str, bytes, bool, type(None), types.BuiltinFunctionType, np.ufunc))
+_PLAIN = SCALARS | {types.BuiltinFunctionType, np.ufunc}
 _CALLABLE = (types.FunctionType, types.MethodType, functools.partial)
 _WRAPPING = ("gradmgr", "functools", "numpy")  # packages with objects that call the functions that they hold
 _LEAVES = object()
@@ -80,10 +66,10 @@ class Place:
         """Return what stands here now."""
         if self.owner is None:
             return leaves if self.name is _LEAVES else self.name
-        owner = self.owner.read(leaves)
         try:
+            owner = self.owner.read(leaves)
             return getattr(owner, self.name) if self.is_attribute else owner[self.name]
-        except (AttributeError, LookupError, TypeError, ValueError):
+        except Exception:  # it is gone, or of a class with another one
             return MISSING
 
     def described(self) -> str:
@@ -95,16 +81,15 @@ Found = tuple[Place, Any]  # a place and what stands there
 
 
 class _Setting(NamedTuple):
-    """A setting of the process: the same if what `quick()` returns is the same object, or else if `read()` is equal."""
+    """A setting of the process: the same if these functions return the same objects, or else if `read()` is equal."""
 
     name: str
-    quick: Callable[[], Any]
-    token: Any
+    quick: tuple[tuple[Callable[[], Any], Any], ...]
     read: Callable[[], Any]
     before: Any
 
     def is_same(self) -> bool:
-        return self.quick() is self.token or bool(self.read() == self.before)
+        return all(read() is value for read, value in self.quick) or bool(self.read() == self.before)
 
 
 class _Call(NamedTuple):
@@ -171,7 +156,7 @@ class Names:
     def _difference(places: Iterable[Place], leaves: Any, text: str) -> str | None:
         for place in places:
             if place.noted is not None and not place.noted.is_same(value := place.read(leaves)):
-                before, after = place.noted.described(), described(value)
+                before, after = place.noted.text, described(value)
                 after = "another " + after.removeprefix("a ").removeprefix("an ") if before == after else after
                 return text.format(place.described(), before, after)
         return None
@@ -191,11 +176,11 @@ class Names:
 
             def is_same(a):
                 try:
-                    if c0() is not c1 and c2() != c3: return False
+                    if (c0() is not c1) and c2() != c3: return False
                     v1 = c4.__globals__
-                    if (x := v1['rate']).__class__ is not c5 or x != 0.5: return False
-                    if (x := a[0].model) is not c6() or x is None: return False
-                except (AttributeError, LookupError, TypeError, ValueError): return False
+                    if (x := v1['rate']) is not c5 and not c6(x): return False
+                    if (x := a[0].model) is not c7() or x is None: return False
+                except Exception: return False
                 return True
         """
         scope: dict[str, Any] = {}
@@ -206,9 +191,9 @@ class Names:
             return name
 
         lines = ["def is_same(a):", "  try:"]
-        for _, *facts in self._settings:
-            quick, token, read, before = map(constant, facts)
-            lines.append(f"    if {quick}() is not {token} and {read}() != {before}: return False")
+        for setting in self._settings:
+            quick = " or ".join([f"{constant(read)}() is not {constant(value)}" for read, value in setting.quick])
+            lines.append(f"    if ({quick}) and {constant(setting.read)}() != {constant(setting.before)}: return False")
         uses: Counter[Place] = Counter()  # how often each place is read
         for place in reversed(self._places):
             uses[place] += place.is_read
@@ -231,7 +216,7 @@ class Names:
             if place.noted is not None and place.is_read:
                 lines.append(f"    if {place.noted.difference(text, constant)}: return False")
             texts[place] = text
-        lines += ["  except (AttributeError, LookupError, TypeError, ValueError): return False", "  return True"]
+        lines += ["  except Exception: return False", "  return True"]
         exec(compile("\n".join(lines), "<gradmgr names>", "exec"), scope)  # noqa: S102  # text of our own
         return scope.pop("is_same")  # type: ignore[no-any-return]  # the function that the text defines
 
@@ -247,17 +232,18 @@ def _state_of(generator: Any) -> str:
 def _settings(words: set[str]) -> list[_Setting]:
     """Return the settings on which code with these words depends; the modes, and NumPy's errors, whatever it names."""
 
-    def quick_modes() -> Any:
-        return modes_in_effect() if current() is None else None  # there, managers decide
-
-    def read_modes() -> Any:
+    def modes() -> Any:
         return is_grad_enabled(), is_inference_mode_enabled()
 
+    quick = (current, None if current() is None else MISSING), (modes_in_effect, modes_in_effect())
     others = settings_read(words - {"is_grad_enabled", "is_inference_mode_enabled"}, asks_classes=False)
     return [
-        _Setting("the mode, such as no_grad", quick_modes, quick_modes() or MISSING, read_modes, read_modes()),
-        _Setting("how NumPy treats errors", error_treatment.get, error_treatment.get(), np.geterr, np.geterr()),
-        *[_Setting(each.name, each.place.read, MISSING, each.place.read, each.place.value) for each in others],
+        _Setting("the mode, such as no_grad", quick, modes, modes()),
+        _Setting("how NumPy treats errors", ((error_treatment.get, error_treatment.get()),), np.geterr, np.geterr()),
+        *[
+            _Setting(each.name, ((each.place.read, each.place.value),), each.place.read, each.place.value)
+            for each in others
+        ],
     ]
 
 
@@ -271,6 +257,7 @@ class _Search:
         self.generators: list[tuple[Place, str]] = []
         self.words: set[str] = set()  # all names in the code
         self.never_constant: str | None = None
+        self._given: set[Place] = set()  # arguments that are dataclasses, and those in them
         self._own = ""  # the package of the function, wherever that is installed
         self._globals: dict[int, Place] = {}  # by their identity
         self._visited: dict[Any, set[int]] = {}  # by a function and its object: those that its parameters may be
@@ -288,6 +275,7 @@ class _Search:
         self._own = str(getattr(function, "__module__", "")).partition(".")[0]
         arguments = tuple([(self._item(self.leaves, k, f"argument {k}"), leaf) for k, leaf in enumerate(leaves)])
         self._others = {id(value): (place, value) for place, value in arguments if not is_array(value)}
+        self._given = {place for place, value in arguments if is_dataclass(value)}
         self._follow(function, self._item(None, function, "the function"), arguments, is_sure=True)
         self._enqueue()
         while self._waiting and len(self._visited) <= _MOST_FUNCTIONS:
@@ -344,27 +332,29 @@ class _Search:
         if id(code) not in self._known:
             self._known[id(code)] = code, names_in(code)
         chains = self._known[id(code)][1]
-        self._others, self._followed = {id(found[1]): found for found in call.others}, set()
+        given = [found for found in call.given if not is_array(found[1])]
+        self._others, self._followed = {id(found[1]): found for found in (*call.others, *given)}, set()
         self._chain = Chain(GLOBAL, code.co_name, (), code.co_firstlineno)
-        self._note(self._attribute(call.place, "__code__"), code)
+        self._note(self._attribute(call.place, "__code__", text=f"the code of {code.co_name}"), code)
         parameters = self._parameters_of(call)
         roots = [self._root(chain, call, parameters) for chain in chains]
         for self._chain, root in zip(chains, roots, strict=True):
             self.words.update((self._chain.name, *self._chain.path))
             if root is not None:
-                self._walk(*root, is_sure=call.is_sure)
+                with suppress(Exception):  # of code of the program's that Python calls for a question
+                    self._walk(*root, is_sure=call.is_sure)
         for self._chain, root in zip(chains, roots, strict=True):
             if root is None and self._chain.path:
-                self._follow_inherited(call, self._chain.path[0])
-                for place, value in list(self._others.values()):
-                    if _has(value, self._chain.path[0]):
-                        self._walk(place, value, is_sure=False)
+                with suppress(Exception):  # as above
+                    self._guess(call, self._chain.path[0])
         self._enqueue()
 
     def _parameters_of(self, call: _Call) -> dict[str, Found]:
         """Return what parameters stand for, as far as that is known; let their defaults be compared."""
         function, code = call.function, self._code
         names = code.co_varnames[: code.co_argcount]
+        for name, (place, _) in zip(names, call.given, strict=False):
+            place.text = name if place.owner is self.leaves else place.text
         found = dict(zip(names, call.given, strict=False))
         defaults = function.__defaults__ or ()
         held = [(name, "__defaults__", k, defaults[k]) for k, name in enumerate(names[len(names) - len(defaults) :])]
@@ -394,19 +384,21 @@ class _Search:
             return found
         return None if any(_has(value, chain.path[0]) for _, value in call.others) else found
 
-    def _follow_inherited(self, call: _Call, name: str) -> None:
-        """Follow a method of `super()`."""
-        if "__class__" not in self._code.co_freevars or not call.given:
-            return
-        place, value = call.given[0]
-        kind = self._cell(call.place, call.function, self._code.co_freevars.index("__class__"))[1]
+    def _guess(self, call: _Call, name: str) -> None:
+        """Follow an attribute of what has no name: of `super()`, and of any object that may be it."""
+        free = self._code.co_freevars
+        place, value = call.given[0] if call.given and "__class__" in free else (self.leaves, None)
+        kind = self._cell(call.place, call.function, free.index("__class__"))[1] if value is not None else None
         kinds = type(value).__mro__
         for j in range(kinds.index(kind) + 1, len(kinds)) if kind in kinds else ():
-            found = vars(kinds[j]).get(name)
-            if isinstance(found, types.FunctionType):
-                of_class = self._item(self._attribute(place, "__class__", "__mro__"), j, kinds[j].__name__)
-                self._follow(found, self._attribute(of_class, name), (call.given[0],), is_sure=call.is_sure)
-                return
+            if isinstance(found := vars(kinds[j]).get(name), types.FunctionType):
+                of_class = self._item(self._attribute(place, "__class__", "__mro__"), j, "")
+                method = self._attribute(of_class, name, text=f"{kinds[j].__name__}.{name}")
+                self._follow(found, method, (call.given[0],), is_sure=call.is_sure)
+                break
+        for place, value in list(self._others.values()):
+            if _has(value, name):
+                self._walk(place, value, is_sure=False)
 
     # ------------------------------------------------------------ chains
 
@@ -459,13 +451,16 @@ class _Search:
             self._end(place, value, is_sure=is_sure)
             return None
         self._pass(place, value)
-        return self._attribute(place, name, text=text), found
+        attribute = self._attribute(place, name, text=text)
+        if place in self._given and is_dataclass(found):
+            self._given.add(attribute)
+        return attribute, found
 
     # ------------------------------------------------------------ what names stand for
 
     def _note(self, place: Place, value: Any, *, is_read: bool = True) -> None:
-        """Let a value be compared; arguments are by themselves."""
-        if place.owner is None or place.owner is self.leaves:
+        """Let a value be compared; arguments are by themselves, and arrays in dataclasses among them."""
+        if place.owner is None or place.owner is self.leaves or (place.owner in self._given and is_array(value)):
             return
         if place.noted is None:
             place.noted, place.at = Noted(value), self._code and (self._code, self._chain.line)
@@ -526,6 +521,8 @@ class _Search:
         if not is_of_library(module) and (not is_installed or module.partition(".")[0] == self._own):
             self._note(place, function)
             self._called.append((function, place, given, is_sure))
+            if given and isinstance(wrapped := vars(function).get("__wrapped__"), types.FunctionType):
+                self._follow(wrapped, self._attribute(place, "__wrapped__"), given, is_sure=is_sure)
             return
         for k in range(len(function.__code__.co_freevars)):
             self._follow_held(*self._cell(place, function, k), is_sure)
@@ -551,9 +548,9 @@ class _Search:
                     self._follow_held(held, part, is_sure)
         for cls in kind.__mro__ if not is_known else ():
             for name, found in vars(cls).items() if not is_of_library(cls.__module__) else ():
-                is_called = name[:2] == name[-2:] == "__" and name not in _NOT_CALLED
-                if isinstance(found, types.FunctionType) and (is_called or (name == "forward" and _is_module(value))):
-                    method = self._attribute(place, "__class__", name)
+                is_called = name == "forward" if _is_module(value) else _SPECIAL.fullmatch(name)
+                if isinstance(found, types.FunctionType) and is_called:
+                    method = self._attribute(place, "__class__", name, text=f"{place.text}.{name}")
                     mine = (place, value), *(given if name in ("__call__", "forward") else ())
                     self._follow(getattr(kind, name), method, mine, is_sure=is_sure)
 

@@ -102,6 +102,6 @@ def _origin(value: Any) -> tuple[str, str]:
     if owner is np.random.mtrand._rand:
         return "numpy.random", name
     if owner is None or isinstance(owner, types.ModuleType):
-        return str(value.__module__), name
+        return str(getattr(value, "__module__", "")), name
     kind = owner if isinstance(owner, type) else type(owner)
     return kind.__module__, f"{kind.__name__}.{name}"
