@@ -21,7 +21,6 @@ MOST = 10000  # elements of a container that are compared
 
 MISSING = object()  # what a name stands for that is not there
 SCALARS = frozenset((int, float, complex, str, bytes, bool, type(None)))
-_BUFFERS = (np.ndarray, np.generic, bytearray, array.array)
 
 
 def is_array(value: Any) -> bool:
@@ -55,12 +54,10 @@ def _content(value: Any) -> Any:
 
 
 def _has_content(value: Any) -> bool:
-    if isinstance(value, _BUFFERS):
-        return (
-            memoryview(value).nbytes <= SMALL
-            if isinstance(value, bytearray | array.array)
-            else (value.nbytes <= SMALL and not value.dtype.hasobject)
-        )
+    if isinstance(value, (np.ndarray, np.generic)):
+        return value.nbytes <= SMALL and not value.dtype.hasobject
+    if isinstance(value, (bytearray, array.array)):
+        return len(value) <= SMALL
     return isinstance(value, np.dtype) or _is_plain(value)
 
 
