@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import FunctionType, MappingProxyType, MethodType
 from typing import Any
 
@@ -107,7 +107,6 @@ class Log(Listener, Interceptor):
         "pinned",
         "steps",
         "tensors",
-        "unread",
         "values",
     )
 
@@ -127,7 +126,6 @@ class Log(Listener, Interceptor):
         self.cleanups: list[Callable[[BaseException], None]] = []
         self.code_of_program: list[Any] = []
         self.changes_state = False
-        self.unread: Mapping[int, Collection[str]] = {}
         self.pinned: set[int] = set()  # numbers of arguments that the function has by other means, too
         self.changed: set[int] = set()  # arrays of earlier steps that later ones have added into, by identity
         self._candidates: dict[
@@ -338,7 +336,7 @@ class Log(Listener, Interceptor):
     def see(self, owner: Any, read: Callable[[Any], Any], what: str) -> None:
         """Note that the function depends on `read(owner)`; what is noted first of an object counts."""
         if id(owner) not in self.conditions:
-            self.conditions[id(owner)] = Condition(owner, read, what, self.unread.get(id(owner), ()))
+            self.conditions[id(owner)] = Condition(owner, read, what)
 
     def note_code(self, functions: Iterable[Any]) -> None:
         """Note code of the program that runs in each replay."""
