@@ -26,6 +26,7 @@ from gradmgr._arrays.batched import Batched
 from gradmgr._arrays.captured_calls import ROOT, Place, line_at
 from gradmgr._arrays import gpu, libraries
 from gradmgr._arrays.gpu import is_on_gpu
+from gradmgr._arrays.captured import CapturedArray
 from gradmgr._compile.captured_state import Condition, Residuals
 from gradmgr._compile.steps import (
     Compute,
@@ -42,6 +43,7 @@ from gradmgr._compile.steps import (
     flat_gradient,
     run_vjp,
 )
+from gradmgr._compile.told import Teller, untold
 from gradmgr._engine.context import current, set_current
 from gradmgr._engine.entry import tracked_input_ids
 from gradmgr._arrays.listening import Listener, set_listener
@@ -91,6 +93,7 @@ class Log(Listener, Interceptor):
     __slots__ = (
         "_candidates",
         "_dependent",
+        "_teller",
         "_given",
         "_has_late",
         "_inside",
@@ -115,6 +118,7 @@ class Log(Listener, Interceptor):
     def __init__(self) -> None:
         super().__init__()
         self.steps: list[Step] = []
+        self._teller = Teller(self)
         self.values: dict[int, Any] = {}  # arrays of which a replay has others, by identity; kept alive
         self.tensors: dict[int, KnownTensor] = {}
         self.arrays: dict[int, Tensor] = {}
@@ -286,12 +290,23 @@ class Log(Listener, Interceptor):
         self._hold(result)
         self._add(Compute(op.kernel, (*arrays, *params), {}, result))
 
+    def told_array_of(self, t: Tensor) -> Any:
+        self.meet(t)
+        return t._array if self._inside else self._teller.told(t._array)
+
+    def untold(self, value: Any) -> Any:
+        return untold(value)
+
     def call(self, function: Callable[..., Any], args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         if self._inside:
             return function(*args, **keywords)
+        is_told = False
         for part in leaves_in((args, keywords)):
             if part.__class__ is np.ndarray:
                 self._meet_array(part)
+            is_told = is_told or part.__class__ is CapturedArray
+        if is_told:
+            args, keywords = untold((args, keywords))
         self._inside = True
         try:
             result = function(*args, **keywords)
@@ -300,7 +315,7 @@ class Log(Listener, Interceptor):
         result = _distinct(result)
         self._hold(result)
         self._add(Compute(function, args, keywords, result))
-        return result
+        return self._teller.told(result) if is_told else result
 
     def compute_vjp(self, vjp: Callable[..., None], e: tuple[Any, ...], g: Any, grads: Any, owned: Any) -> None:
         ids = tuple(dict.fromkeys(tracked_input_ids(e)))
@@ -316,6 +331,7 @@ class Log(Listener, Interceptor):
         self._add(Compute(run_vjp, (e, given, before, ids, held, type(owned)), {}, made))
 
     def guard(self, read: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+        args = untold(args)
         found = read(*args)
         if not self._inside:
             self._add(Guard(read, args, found))
