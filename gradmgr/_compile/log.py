@@ -294,6 +294,9 @@ class Log(Listener, Interceptor):
         self.meet(t)
         return t._array if self._inside else self._teller.told(t._array)
 
+    def told(self, value: Any) -> Any:
+        return value if self._inside or isinstance(value, Tensor) else self._teller.told(value)
+
     def untold(self, value: Any) -> Any:
         return untold(value)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -20,7 +21,7 @@ from gradmgr._engine.custom import Result
 from gradmgr._engine.entry import VJPS, Entry, input_ids, is_result, kind_of, op_name, tracked_input_ids
 from gradmgr._engine.hooks import ValueHooks, checked, handle, name_of, run_tensor_hooks
 from gradmgr._engine.interceptors import Interceptor
-from gradmgr._arrays.listening import listener
+from gradmgr._arrays.listening import computed, listener
 from gradmgr._engine.observers import ObservedEntries, Observer, observers
 from gradmgr._engine.ownership import (
     BatchedOwnership,
@@ -91,8 +92,11 @@ def run_backward(
                 entries, all_of_them = _leading_to(wanted, entries), entries
                 all_of_them.clear()  # or memory would not fall as the pass goes
             loop = compute_vjps if alone else _loop(tape, now, create_graph, wanted)
+            heard = listener()
             for node_id, dy in seeds:
-                grads[node_id] = grads[node_id] + dy if node_id in grads else dy
+                if heard is not None:
+                    dy = heard.untold(dy)
+                grads[node_id] = computed(operator.add, grads[node_id], dy) if node_id in grads else dy
             if report is not None:
                 _run_to_leaves(tape, entries, grads, owned, loop, awaited or {}, report)
             loop(entries, grads, owned)

@@ -32,6 +32,7 @@ from gradmgr._arrays.batched import (
     sum_over_examples,
     unbatch,
 )
+from gradmgr._arrays.listening import told
 from gradmgr._engine.containers import leaves_of, rebuilt
 from gradmgr._engine.context import (
     Context,
@@ -513,7 +514,7 @@ def map_units(func: Callable[[Any], list[Any]], units: Any, *, identity: bool) -
         made = Intercepting(mapping).run(func, batch(units, level, 0))
     finally:
         level.identity = None  # tensors that are kept may refer to the level
-    return [None if y is None else _unbatched(y, level, 0) for y in made]
+    return [None if y is None else _unbatched(told(y), level, 0) for y in made]
 
 
 def _unbatched(y: Any, level: Level, place: int) -> Any:
