@@ -104,7 +104,6 @@ class Assembly(Capture):
         self._log = log
         self._table: dict[int, Any] = {}  # captured arrays by the identity of those that the log has seen
         self._slots: dict[int, Slot] = {}  # of tensors that a replay has, by the identity of what is known of them
-        self._grads: dict[int, Slot] = {}
         self._place: Place = (type(self).__init__.__code__, 0)
         self.reads: list[Call] = []
         self.sources: list[int | weakref.ref[Any]] = []
@@ -257,12 +256,12 @@ class Assembly(Capture):
 
     def _slot_of_tensor(self, t: Tensor) -> Slot:
         known = self._log.tensors.get(id(t))
-        if known is not None and known() is t and (known.is_outer or id(known) in self._slots):
+        if known is None or known() is not t:
+            known = self._log.tensors[id(t)] = KnownTensor(t, is_outer=False)
+        if known.is_outer or id(known) in self._slots:
             return self.slot_of(known)
-        slot = self._grads.get(id(t))
-        if slot is None:
-            slot = self._grads[id(t)] = self.add_object()
-            self.append(wrap, (self.leaving(t._array).slot,), slot)
+        slot = self._slots[id(known)] = self.add_object()
+        self.append(wrap, (self.leaving(t._array).slot,), slot)
         return slot
 
     def leaving(self, array: Any) -> CapturedArray:
@@ -417,7 +416,6 @@ class Assembly(Capture):
         self.open = False
         self._table.clear()
         self._slots.clear()
-        self._grads.clear()
         del self._log  # and its arrays
 
     def _check_gradients_differ(self) -> None:

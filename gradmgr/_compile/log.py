@@ -400,6 +400,9 @@ class Log(Listener, Interceptor):
                 if grad is not known.grad:
                     known.grad = grad
                     due.append((known, "_grad", grad))
+                    seen = None if grad is None else self.tensors.get(id(grad))
+                    if grad is not None and (seen is None or seen() is not grad):
+                        self.tensors[id(grad)] = KnownTensor(grad, is_outer=False)
         if due:
             self._add(Write(due))
         for number, t in self.arrays.items():
