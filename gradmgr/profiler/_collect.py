@@ -314,7 +314,7 @@ class _RecordingObserver(Observer):
             collector.op_recorded(e)
         return e
 
-    def backward_started(self, tape: Any) -> None:
+    def backward_started(self, tape: Any, grads: dict[Any, Any]) -> None:
         collector = self._collector()
         if collector is not None and collector.open:
             collector.backward_started(tape)
