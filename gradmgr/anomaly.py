@@ -126,7 +126,8 @@ class detect_anomaly(Scope):  # noqa: N801  # torch's spelling
     """In a with block, name the line of the program whose derivative failed or is NaN in errors of backward.
 
     Recordings that are open when the block begins are traced from there on. A NaN that a derivative
-    makes raises AnomalyError, a RuntimeError; every `.grad` is then as it was, and the manager idle.
+    makes, or that infinite ones make where they are added, raises AnomalyError, a RuntimeError; every `.grad` is then
+    as it was, and the manager idle. Values and gradients are those without it, to the bit.
 
     Args:
         check_nan: raise when a derivative is NaN.

@@ -312,9 +312,6 @@ class ObservedPass:
             self._compute_apart(hooks, e, g, grads, owned)
             return
         VJPS[e[0]](e, g, grads, owned)
-        self._show_computed(e, g, grads)
-
-    def _show_computed(self, e: Entry, g: Any, grads: Grads) -> None:
         for interceptor in self.interceptors:
             interceptor.after_vjp(e, g, grads)
 
@@ -369,7 +366,8 @@ class ObservedPass:
         """Compute a vjp apart from the other gradients, and add what the hooks of its op make of it."""
         parts: Grads = {}
         VJPS[e[0]](e, g, parts, type(owned)())
-        self._show_computed(e, g, parts)
+        for interceptor in self.interceptors:
+            interceptor.after_vjp(e, g, parts)
         for node_id, part in self._post_hooked(hooks, e, g, parts).items():
             accumulate(grads, owned, node_id, part)
 
