@@ -184,7 +184,7 @@ _LOCAL = MappingProxyType({"x": "a0", "y": "a1", "out": "c"})  # what op functio
 _NODE_ID = MappingProxyType({"x": "i0", "y": "i1"})
 # What the general path calls for an operator. The ufunc gives other bits where a complex number is a NumPy scalar, and
 # in squares of complex arrays.
-_OPERATORS = MappingProxyType(
+_OPERATORS: MappingProxyType[str, Callable[..., Any]] = MappingProxyType(
     {
         "+x": operator.pos,
         "-x": operator.neg,

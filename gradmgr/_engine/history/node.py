@@ -186,8 +186,8 @@ class Node:
     def register_hook(self, fn: Hook) -> RemovableHandle:
         """Call `fn(grad_inputs, grad_outputs)` in each backward when the operation's derivative is computed.
 
-        To be shown, what the operation gives an operand that appears twice is added up before it is added to what others
-        gave: the last bit of such a gradient can differ from that without a hook.
+        What the operation gives an operand that appears twice is, to be shown, added up before it is added to what
+        others gave: the last bit of such a gradient can differ from that without a hook.
 
         Args:
             fn: takes two tuples: the gradients that go to the distinct tracked operands (an operand that
