@@ -241,8 +241,6 @@ class Program:
         text = f"fused, {how}: {listed} of {found.products} matrix products in float32"
         if found.added:
             text += f", {found.added} of them added to a sum at once"
-        if found.late:
-            text += f", {found.late} of them subtracted from parameters at once"
         if found.merged:
             text += f"; {found.merged} products are merged into {found.merges}"
         return text

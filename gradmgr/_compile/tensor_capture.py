@@ -505,7 +505,6 @@ class TensorCapture(Capture):
         update: Any,
         args: tuple[Any, ...],
         name: str,
-        takes_products: Callable[[Any], Sequence[int]],
     ) -> None:
         """Do as `call_whole` with a function of nothing; a replay calls a method with captured arrays instead.
 
@@ -515,8 +514,6 @@ class TensorCapture(Capture):
             update: the method, see `UpdateMethod`.
             args: its arguments, with captured arrays among them.
             name: what it is, for the user.
-            takes_products: returns, given the method's object, the numbers of the arrays in its first argument that may
-                be given as a LateProduct.
         """
         given = map_leaves(self._slot_or_value, args)
         self._write_all()
@@ -526,7 +523,7 @@ class TensorCapture(Capture):
         finally:
             set_capturing(self)
         self._make_late(changes)
-        self._append_effect(UpdateMethod(update, name, takes_products), given)
+        self._append_effect(UpdateMethod(update, name), given)
 
     def new_arrays_of(self, tensors: Iterable[Tensor | None]) -> list[CapturedArray | None] | None:
         """Return the arrays of tensors, if all are known here without another look after a call made as a whole."""
