@@ -382,7 +382,7 @@ class Assembly(Capture):
             for g, dtype in zip(grads, step.dtypes, strict=True)
         )
         slots = tuple([g.slot if g.__class__ is CapturedArray else g for g in grads])
-        method = UpdateMethod(step.method, step.name, step.takes_products)
+        method = UpdateMethod(step.method, step.name)
         self._append_effect(method, (slots, is_plain_for_machine))
 
     def makes(self, array: CapturedArray) -> bool:

@@ -476,7 +476,6 @@ class Log(Listener, Interceptor):
         update: Any,
         grads: Sequence[Any],
         name: str,
-        takes_products: Callable[[Any], Sequence[int]],
     ) -> None:
         """Do as `call_whole` with a function of nothing; a replay calls a method with arrays of gradients instead.
 
@@ -486,12 +485,10 @@ class Log(Listener, Interceptor):
             update: the method, see `UpdateMethod`.
             grads: the arrays of their gradients, None where there is none.
             name: what it is, for the user.
-            takes_products: returns, given the method's object, the numbers of the gradients that may be given as a
-                LateProduct.
         """
         self.flush()
         self._silently(function)
-        self._add(Update(update, name, takes_products, tuple(grads), [p.dtype for p in changes]))
+        self._add(Update(update, name, tuple(grads), [p.dtype for p in changes]))
         self._make_late(changes)
 
     def arrays_of(self, tensors: Iterable[Tensor | None]) -> list[Any] | None:
