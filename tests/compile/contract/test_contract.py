@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 import pytest
 from contract_harness import Program, assert_names, assert_plain, check, compile_warnings, compiled, runs_of
-from contract_not_yet import cases, may_fail
+from contract_not_yet import cases, not_yet
 from contract_programs import tensors, wave
 from machine import needs_machine
 
@@ -38,13 +38,6 @@ from gradmgr import GradManager, Tensor, functional, tensor
 from gradmgr.function import Function, custom_op
 
 LEVELS = pytest.mark.parametrize("level", ["plain", pytest.param("native", marks=needs_machine)])
-
-
-def not_yet(function: Any) -> Any:
-    """Mark a test by its own name."""
-    for mark in may_fail(function.__name__):
-        function = mark(function)
-    return function
 
 
 def rehearsed(call: int) -> bool:
