@@ -274,11 +274,11 @@ def first_difference(found: list[dict[str, Any]], expected: list[dict[str, Any]]
     return ""
 
 
-def _shown(fact: Any) -> Any:
+def _shown(fact: Any) -> str:
     if fact and isinstance(fact[-1], bytes):
         *rest, dtype, shape, data = fact
-        return (*rest, dtype, np.frombuffer(data, dtype).reshape(shape).tolist())
-    return fact
+        fact = *rest, dtype, np.frombuffer(data, dtype).reshape(shape).tolist()
+    return f"{fact!s:.200}"
 
 
 def check(make: Callable[[], Program], calls: int = 10, levels: Iterable[str] = tuple(LEVELS)) -> None:

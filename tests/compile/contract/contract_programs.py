@@ -210,7 +210,7 @@ def early_stopping() -> Program:
             t.model.load_state_dict(seen["state"])
         return seen
 
-    return Program(t.step, batch, after=after)
+    return Program(t.step, batch, after=after, replays=3)
 
 
 @program
@@ -244,7 +244,7 @@ def resumed_state() -> Program:
             t.model.load_state_dict(saved[0])
             t.optimizer.load_state_dict(saved[1])
 
-    return Program(t.step, batch, between=between)
+    return Program(t.step, batch, between=between, replays=3)
 
 
 @program
@@ -397,7 +397,7 @@ def mode_as_a_text() -> Program:
                     return {"loss": F.cross_entropy(t.model(x), y), "mode": mode}
 
     return Program(
-        lambda x, y, mode: step(x, y, mode=mode), lambda k: (*batch(k), "eval" if k % 4 == 3 else "train"), replays=4
+        lambda x, y, mode: step(x, y, mode=mode), lambda k: (*batch(k), "eval" if k % 4 == 3 else "train"), replays=3
     )
 
 
@@ -424,17 +424,29 @@ def grad_scaler_and_clipping() -> Program:
         t.optimizer.zero_grad()
         return loss, norm
 
-    return Program(step, batch)
+    def args(k: int) -> Any:
+        x, y = batch(k)
+        return x * np.float32(np.inf if k == 4 else 1), y  # in that call the step is skipped
+
+    return Program(step, args, replays=3)
 
 
 @program
-def half_precision_inputs() -> Program:
-    t = Task(adam)
+def quasi_newton_with_a_closure() -> Program:
+    w = tensor(wave(3))
+    gm, optimizer = GradManager().attach(w), optim.LBFGS([w], lr=0.5, max_iter=3)
 
-    def step(x: Any, y: Any) -> Any:
-        return t.step(x.astype("float16").astype("float32") / 2, y)
+    def step(target: Any) -> Any:
+        def closure() -> Any:
+            optimizer.zero_grad()
+            with gm:
+                loss = gnp.sum((gnp.exp(w) - target) ** 2)
+                gm.backward(loss)
+            return loss
 
-    return Program(step, batch)
+        return optimizer.step(closure)
+
+    return Program(step, lambda k: (np.abs(wave(3)) + 0.5,), replays=None)
 
 
 @program
@@ -577,11 +589,12 @@ class Scaled(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.weight, self.epoch = nn.Parameter(wave(3)), 0
+        self.weight = nn.Parameter(wave(3))
+        self._epoch = 0
 
     @property
     def scale(self) -> float:
-        return 1 / (1 + self.epoch)
+        return 1 / (1 + self._epoch)
 
     def forward(self, x: Any) -> Any:
         return gnp.tanh(self.weight * x) * self.scale
@@ -590,7 +603,7 @@ class Scaled(nn.Module):
 @program
 def property_of_a_module() -> Program:
     module = Scaled()
-    return Program(lambda x: module(x), arrays((3,)), between=lambda k: setattr(module, "epoch", k // 5), replays=3)
+    return Program(lambda x: module(x), arrays((3,)), between=lambda k: setattr(module, "_epoch", k // 5), replays=3)
 
 
 @program
@@ -712,23 +725,9 @@ def callable_object() -> Program:
     return Program(made, tensors((3,)), between=lambda k: k == 5 and setattr(made, "power", 3), replays=3)
 
 
-@program
-def partial_of_a_class_method() -> Program:
-    return Program(partial(Objective.twice), tensors((3,)))
-
-
 class Point(NamedTuple):
     value: Any
     slope: Any
-
-
-@program
-def named_tuple_and_dict_results() -> Program:
-    def step(x: Any) -> Any:
-        value, slope = functional.value_and_grad(lambda x: gnp.sum(gnp.sin(x) ** 2))(x)
-        return Point(value, slope), {"parts": [slope[:1], (slope[1:], None)], "name": "sin", "size": x.size}
-
-    return Program(step, tensors((3,)))
 
 
 class Output:
@@ -771,34 +770,49 @@ def _torch() -> Any:
     return torch
 
 
-@program
-def arrays_alone() -> Program:
-    """No argument is a Tensor: arrays and numbers of NumPy's come back."""
-
-    def step(x: Any, y: Any) -> Any:
-        return x @ y, np.sum(x), (x > 0.5).any(), np.linalg.norm(x, axis=0), x.T[0], gnp.sqrt(np.abs(y))
-
-    return Program(step, arrays((2, 3), (3,)))
+SMALL, LARGE = wave(3), wave(3, 1000)  # below and above 2 kB
 
 
-@program
-def constants_of_numpy_inside() -> Program:
-    def step(x: Any) -> Any:
-        ramp = np.arange(3) / 2
-        return x @ np.eye(3) * ramp + np.zeros(3), np.linspace(0, 1, 3) * gnp.sum(x), x * np.float32(0.5)
-
-    return Program(step, tensors((2, 3)))
+def _energy(x: Any) -> Any:
+    return gnp.sum(gnp.sin(x) * x**2) + gnp.prod(x)
 
 
-SMALL, LARGE = wave(3), wave(3, 1000)
-
-
-@program
-def plain_arrays_as_globals() -> Program:
-    def step(x: Any) -> Any:
-        return x * SMALL, x @ LARGE, SMALL[:2] * gnp.sum(x)
-
-    return Program(step, arrays((3,)))
+# Functions without state, and their arguments.
+PURE: dict[str, tuple[Callable[..., Any], Any]] = {
+    "partial_of_a_class_method": (partial(Objective.twice), tensors((3,))),
+    "named_tuple_and_dict_results": (
+        lambda x: (Point(gnp.sum(x), x * 2), {"parts": [x[:1], (x[1:], None)], "name": "sin", "size": x.size}),
+        tensors((3,)),
+    ),
+    "arrays_alone": (
+        lambda x, y: (x @ y, np.sum(x), (x > 0.5).any(), np.linalg.norm(x, axis=0), x.T[0], gnp.sqrt(np.abs(y))),
+        arrays((2, 3), (3,)),
+    ),
+    "constants_of_numpy_inside": (
+        lambda x: (
+            x @ np.eye(3) * (np.arange(3) / 2) + np.zeros(3),
+            np.linspace(0, 1, 3) * gnp.sum(x),
+            x * np.float32(2),
+        ),
+        tensors((2, 3)),
+    ),
+    "plain_arrays_as_globals": (lambda x: (x * SMALL, x @ LARGE, SMALL[:2] * gnp.sum(x)), arrays((3,))),
+    "forward_mode": (lambda x, v: functional.jvp(lambda x: gnp.tanh(x) * x, x, v), tensors((3,), (3,))),
+    "hessian_vector_product": (lambda x, v: functional.hvp(_energy, x, v), tensors((3,), (3,))),
+    "jacobian_and_hessian": (
+        lambda x: (functional.jacobian(lambda x: gnp.outer(x, x).ravel(), x), functional.hessian(_energy, x)),
+        tensors((3,)),
+    ),
+    "spectra_and_complex_numbers": (
+        lambda x: (
+            np.abs(np.fft.rfft(x)) ** 2 / np.sum(x * x),
+            np.einsum("i,j->ij", x, np.conj(1j * x)),
+            np.linalg.solve(np.eye(4) * 3 + x, x),
+        ),
+        arrays((4,)),
+    ),
+}
+PROGRAMS |= {name: partial(Program, function, args) for name, (function, args) in PURE.items()}
 
 
 @program
@@ -913,7 +927,7 @@ def count_that_a_value_gives() -> Program:
             x = gnp.tanh(x) + 0.1
         return x
 
-    return Program(step, lambda k: (tensor(wave(3, at=k)), tensor(3 if k < 6 else 2)), replays=4)
+    return Program(step, lambda k: (tensor(wave(3, at=k)), tensor(3 if k < 6 else 2)), replays=3)
 
 
 @program
@@ -1057,28 +1071,6 @@ def checkpointed_block() -> Program:
 # ---------------------------------------------------------------- derivatives of many kinds
 
 
-def _energy(x: Any) -> Any:
-    return gnp.sum(gnp.sin(x) * x**2) + gnp.prod(x)
-
-
-@program
-def forward_mode() -> Program:
-    return Program(lambda x, v: functional.jvp(lambda x: gnp.tanh(x) * x, x, v), tensors((3,), (3,)))
-
-
-@program
-def hessian_vector_product() -> Program:
-    return Program(lambda x, v: functional.hvp(_energy, x, v), tensors((3,), (3,)))
-
-
-@program
-def jacobian_and_hessian() -> Program:
-    def step(x: Any) -> Any:
-        return functional.jacobian(lambda x: gnp.outer(x, x).ravel(), x), functional.hessian(_energy, x)
-
-    return Program(step, tensors((3,)))
-
-
 @program
 def map_outside() -> Program:
     gradient = functional.grad(_energy)
@@ -1211,15 +1203,6 @@ def heat_equation_by_slices() -> Program:
         return u, g
 
     return Program(step, arrays((12,)))
-
-
-@program
-def spectra_and_complex_numbers() -> Program:
-    def step(x: Any) -> Any:
-        power = np.abs(np.fft.rfft(x)) ** 2
-        return power / np.sum(power), np.einsum("i,j->ij", x, np.conj(1j * x)), np.linalg.solve(np.eye(4) * 3 + x, x)
-
-    return Program(step, arrays((4,)))
 
 
 @program

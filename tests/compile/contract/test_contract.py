@@ -120,6 +120,21 @@ def test_a_result_keeps_its_values_when_later_calls_are_made(level: str) -> None
         assert (a.tobytes(), b.tobytes(), c) == (np.tanh(x).tobytes(), x.T[:1].tobytes(), np.sum(x))
 
 
+@LEVELS
+def test_a_recording_of_the_caller_goes_through_a_compiled_function(level: str) -> None:
+    function = lambda x: gnp.tanh(x) * x
+    made, found = compiled(function, level), {}
+    for call in (function, made):
+        w = tensor(wave(3))
+        gm = GradManager().attach(w)
+        for k in range(8):
+            call(w * k)  # outside of the recording it is replayed
+            with gm:
+                gm.backward(gnp.sum(call(w * wave(3, at=k))))
+        found[call] = w.grad.tolist()
+    assert found[made] == found[function]
+
+
 @pytest.mark.parametrize("kind", ["generator", "coroutine", "asynchronous generator"])
 def test_functions_that_suspend_are_refused(kind: str) -> None:
     def generator(x: Any) -> Any:
