@@ -85,6 +85,8 @@ def facts(**roots: Any) -> dict[str, Any]:
     todo = [(name, value, name == "args" or (name == "result" and has_tensor)) for name, value in roots.items()]
     while todo:
         path, value, is_loose = todo.pop()
+        if isinstance(value, Tensor):
+            value.numpy()  # ends a write in place, during which a Tensor waits for other threads, by another class
         kind = type(value)
         assert not _is_private(kind), f"{path} is a {kind.__name__}, a private class of gradmgr's"
         if isinstance(value, _SHARED) or _is_users(kind):
