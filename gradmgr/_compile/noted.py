@@ -27,7 +27,7 @@ SCALARS = frozenset((int, float, complex, str, bytes, bool, type(None)))
 
 def is_array(value: Any) -> bool:
     """Return True if a value is a Tensor or an array."""
-    return isinstance(value, (Tensor, np.ndarray)) or is_on_gpu(value)
+    return isinstance(value, (Tensor, np.ndarray))
 
 
 def is_dataclass(value: Any) -> bool:
@@ -111,17 +111,16 @@ class Noted:
     Attributes:
         arrays: weak references to the Tensors and arrays that it is or holds.
         is_missing: whether there was nothing.
-        text: the value in words.
     """
 
-    __slots__ = ("_constant", "_content", "_kind", "_parts", "_reference", "arrays", "is_missing", "text")
+    __slots__ = ("_constant", "_content", "_kind", "_parts", "_reference", "_text", "arrays", "is_missing")
 
     def __init__(self, value: Any, depth: int = DEPTH, room: list[int] | None = None) -> None:
         kind = self._kind = value.__class__
         self.is_missing = value is MISSING
-        self.text = described(value)
         is_constant = kind in SCALARS or (kind is tuple and all(part.__class__ in SCALARS for part in value))
         self._constant = value if is_constant else _CHANGING  # the same as long as it is this one
+        self._text = "" if is_constant else described(value)
         self._content = _content(value) if _has_content(value, [MOST] if room is None else room) else None
         self._reference: Callable[[], Any] | None = None
         parts = _parts_of(value) if depth and self._content is None else None
@@ -130,8 +129,14 @@ class Noted:
         self._parts = [Noted(part, depth - 1, room) for part in parts or ()] if is_compared else None
         if self._content is None and self._parts is None:
             self._reference = reference_to(value)
+        is_itself = not is_constant and (is_array(value) or is_on_gpu(value))
         held = [reference for part in self._parts or () for reference in part.arrays]
-        self.arrays: Sequence[Callable[[], Any]] = [reference_to(value)] if is_array(value) else held
+        self.arrays: Sequence[Callable[[], Any]] = [reference_to(value)] if is_itself else held
+
+    @property
+    def text(self) -> str:
+        """The value in words."""
+        return self._text or described(self._constant)
 
     def is_same(self, value: Any) -> bool:
         """Return True if another value is the same."""

@@ -300,6 +300,14 @@ class Decorated:
     def step(self, x: Any) -> Any:
         return x * self.scale
 
+    @functools.lru_cache  # noqa: B019  # it is what is tested
+    def kept(self, n: int) -> Any:
+        return n * self.scale
+
+    @gradmgr.compile
+    def compiled(self, x: Any) -> Any:
+        return x * self.scale
+
 
 @dataclasses.dataclass
 class Loop:
@@ -318,9 +326,9 @@ other_changes: Callable[[], Any] = put(OTHER_MODULE, scale=3.0)
 of_this: dict[str, Any] = globals()
 
 
-def of_decorated_method() -> Program:
+def of_decorated(make: Callable[[Decorated], Any]) -> Program:
     held = Decorated()
-    return Program(lambda x: held.step(x), put(held, scale=3.0), put(held, unread=3), name="self.scale")
+    return Program(make(held), put(held, scale=3.0), put(held, unread=3), name="self.scale")
 
 
 def of_partial() -> Program:
@@ -583,7 +591,10 @@ READ: dict[str, Callable[[], Program]] = {
     "a built-in function that a global hides": shadowed,
     "a function of gradmgr that is replaced": rebound,
     "a third-party module's number, not what its functions read": third_party,
-    "a method that is decorated": of_decorated_method,
+    "a method that is decorated": lambda: of_decorated(lambda h: lambda x: h.step(x)),
+    "a method with a cache": lambda: of_decorated(lambda h: lambda x: x * h.kept(2)),
+    "a method that is compiled": lambda: of_decorated(lambda h: lambda x: h.compiled(x)),
+    "a method that is compiled, as the function": lambda: of_decorated(lambda h: h.compiled),
     "what a partial holds": of_partial,
     "a field of a dataclass that is an argument": lambda: of_dataclass(rate=3.0),
     "an attribute of what a dataclass holds that is an argument": lambda: of_dataclass(scale=3.0),
