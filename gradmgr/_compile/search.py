@@ -235,7 +235,7 @@ class Search:
         found = parameters.get(chain.name) if chain.root == LOCAL else None
         if found is None or not chain.path or chain.use == STORE or _has(found[1], chain.path[0]):
             return found
-        return None if any(_has(value, chain.path[0]) for _, value in call.others) else found
+        return None if any(_has(value, chain.path[0]) for _, value in self._others.values()) else found
 
     def _guess(self, call: _Call, name: str) -> None:
         """Follow an attribute of what has no name: of `super()`, and of any object that may be it."""
