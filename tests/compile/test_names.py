@@ -112,13 +112,14 @@ class Layer:
 
     def __init__(self, scale: float = 2.0) -> None:
         self.scale = scale
+        self.gain = self.offset = self.width = self.depth = 1.0
         self.unread = 0
 
     def __call__(self, x: Any) -> Any:
-        return x * self.scale
+        return x * self.gain
 
     def __getitem__(self, k: int) -> Any:
-        return self.scale + k
+        return self.offset + k
 
     def __enter__(self) -> Layer:
         self.entered = OTHER_MODULE.scale
@@ -129,11 +130,11 @@ class Layer:
 
     @property
     def twice(self) -> float:
-        return self.scale * 2
+        return self.width * 2
 
     @functools.cached_property
     def kept(self) -> float:
-        return self.scale * 2
+        return self.depth * 2
 
     @staticmethod
     def fixed(x: Any) -> Any:
@@ -342,6 +343,13 @@ def of_namespace(make: Callable[[Any], Any]) -> Program:
     return Program(make(held), put(held, rate=3.0), put(held, epoch=2), name="rate")
 
 
+def of_replaced() -> Program:
+    held = SimpleNamespace(inner=Layer())
+    return Program(
+        lambda x: x * held.inner.scale, put(held, inner=Layer()), put(held, other=Layer()), name="held.inner"
+    )
+
+
 def of_loop_variable() -> Program:
     parts = [SimpleNamespace(rate=0.5, epoch=0) for _ in range(3)]
 
@@ -391,10 +399,10 @@ def of_installed_program() -> Program:
     return Program(module.step, put(module, scale=3.0), put(module, more=3.0), name="scale")
 
 
-def of_layer(read: Callable[[Any, Any], Any], layer: Any = None, **change: Any) -> Program:
+def of_layer(make: Callable[[Any], Any], layer: Any = None, **change: Any) -> Program:
     """A program that reads a layer, which is a variable of a function around it."""
     held = Layer() if layer is None else layer
-    return Program(lambda x: read(held, x), put(held, **(change or {"scale": 3.0})), put(held, unread=7))
+    return Program(make(held), put(held, **(change or {"scale": 3.0})), put(held, unread=7))
 
 
 def of_argument() -> Program:
@@ -439,7 +447,7 @@ def looped() -> Program:
             x = layer(x)
         return x
 
-    return Program(step, put(layers[1], scale=3.0), put(layers[1], unread=1))
+    return Program(step, put(layers[1], gain=3.0), put(layers[1], unread=1))
 
 
 def of_local() -> Program:
@@ -537,11 +545,11 @@ READ: dict[str, Callable[[], Program]] = {
     "a variable of a function around it": assigned,
     "an attribute of an argument": of_argument,
     "an attribute of what a method is bound to": of_method,
-    "an attribute of an object": lambda: of_layer(lambda h, x: x * h.scale),
-    "an attribute in a slot": lambda: of_layer(lambda h, x: h.apply(x), Slots()),
+    "an attribute of an object": lambda: of_layer(lambda h: lambda x: x * h.scale),
+    "an attribute in a slot": lambda: of_layer(lambda h: lambda x: h.apply(x), Slots()),
     "an attribute of a class": lambda: of_class("factor", 3.0),
     "a method that is replaced": lambda: of_class("apply", lambda self, x: x),
-    "an attribute that hides that of the class": lambda: of_layer(lambda h, x: x * h.factor, factor=3.0),
+    "an attribute that hides that of the class": lambda: of_layer(lambda h: lambda x: x * h.factor, factor=3.0),
     "an attribute that there was not": of_missing,
     "a number of a module": lambda: Program(lambda x: x * OTHER_MODULE.scale, other_changes, put(OTHER_MODULE, more=1)),
     "a function of a module": lambda: Program(lambda x: OTHER_MODULE.apply(x), other_changes),
@@ -552,12 +560,13 @@ READ: dict[str, Callable[[], Program]] = {
     "the code of a function": recoded,
     "a default": lambda: Program(lambda x, held=(h := [1.0]): x * held[0], lambda: h.append(2.0)),
     "a keyword default": lambda: Program(lambda x: with_limit(x), lambda: with_limit.__kwdefaults__["limit"].append(1)),
-    "a method": lambda: of_layer(lambda h, x: h.apply(x)),
-    "an inherited method": lambda: of_layer(lambda h, x: h.apply(x), Wider()),
-    "an object that is called": lambda: of_layer(lambda h, x: h(x)),
-    "an item of an object": lambda: of_layer(lambda h, x: x * h[0]),
-    "a property": lambda: of_layer(lambda h, x: x * h.twice),
-    "a cached property": lambda: of_layer(lambda h, x: x * h.kept),
+    "a method": lambda: of_layer(lambda h: lambda x: h.apply(x)),
+    "an inherited method": lambda: of_layer(lambda h: lambda x: h.apply(x), Wider()),
+    "an object that is called": lambda: of_layer(lambda h: lambda x: h(x), gain=3.0),
+    "an item of an object": lambda: of_layer(lambda h: lambda x: x * h[0], offset=3.0),
+    "a property": lambda: of_layer(lambda h: lambda x: x * h.twice, width=3.0),
+    "a cached property": lambda: of_layer(lambda h: lambda x: x * h.kept, depth=3.0),
+    "an object of which an attribute is read": of_replaced,
     "a static method": lambda: Program(lambda x: Layer.fixed(x), other_changes),
     "a static method of an object": lambda: Program((lambda h: lambda x: h.fixed(x))(Layer()), other_changes),
     "a class method": lambda: of_class_method(lambda kind: kind),
@@ -597,7 +606,7 @@ READ: dict[str, Callable[[], Program]] = {
     "a method that is compiled, as the function": lambda: of_decorated(lambda h: h.compiled),
     "what a partial holds": of_partial,
     "a field of a dataclass that is an argument": lambda: of_dataclass(rate=3.0),
-    "an attribute of what a dataclass holds that is an argument": lambda: of_dataclass(scale=3.0),
+    "an attribute of what a dataclass holds that is an argument": lambda: of_dataclass(gain=3.0),
     "how NumPy prints": of_printing,
     "a function of the package that the function is of": of_installed_program,
     "how NumPy treats errors": lambda: scoped(lambda: np.errstate(over="raise")),
