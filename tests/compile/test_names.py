@@ -876,6 +876,10 @@ class Stateful:
         self.buffer[0] = 1.0
         return x
 
+    def writes_twice(self, x: Any) -> Any:
+        self.buffer[0] += self.table["a"][1] + 1
+        return x
+
     def draws(self, x: Any) -> Any:
         return x * self.rng.normal()
 
@@ -1010,6 +1014,20 @@ def test_draws_that_a_program_repeats_are_no_change() -> None:
     held.draws(X)
     assert names.changed_during([held.rng]) is None
     assert names.changed_during() is not None
+
+
+def test_arrays_whose_changes_a_program_repeats_are_compared_by_identity() -> None:
+    held = Stateful()
+    held.table["a"] = held.buffer  # type: ignore[assignment]  # an array in a container
+    names = Names(held.writes_twice, (X,))
+    held.writes_twice(X)
+    assert "self.buffer, read at" in str(names.changed_during())
+    assert names.changed_during([held.buffer]) is None
+    test = names.test()
+    held.buffer[0] = 7.0
+    assert check(names, test, (X,)) is None
+    held.buffer = held.buffer.copy()
+    assert check(names, test, (X,)) is not None
 
 
 # ---------------------------------------------------------------- what is never constant
