@@ -320,7 +320,7 @@ class Loop:
     w: Any
 
     def step(self, x: Any) -> Any:
-        return self.layer(x) * self.config.rate * self.rate * self.w
+        return self.layer(x) * self.config.rate * self.rate * self.w * self.config.name
 
 
 other_changes: Callable[[], Any] = put(OTHER_MODULE, scale=3.0)
@@ -375,11 +375,11 @@ def passed_on(x: Any, config: Any) -> Any:
 
 
 def of_dataclass(**change: Any) -> Program:
-    loop = Loop(Layer(), Config(), 0.5, np.ones(2))
+    loop = Loop(Layer(), Config(name=np.ones(2)), 0.5, np.ones(2))  # type: ignore[arg-type]  # a text elsewhere
 
     def keep() -> None:
         loop.config.epoch += 1
-        loop.w = np.zeros(2)  # an array among the arguments is an input
+        loop.w = loop.config.name = np.zeros(2)  # type: ignore[assignment]  # arrays among the arguments are inputs
 
     return Program(Loop.step, put(loop if "rate" in change else loop.layer, **change), keep, (loop, X))
 
@@ -532,6 +532,11 @@ def rebound() -> Program:
     return Program(module.step, put(module, square=gnp.sqrt))
 
 
+def of_library_module() -> Program:
+    module = module_of("def step(x): return np.square(x)", np=gnp)
+    return Program(module.step, put(module, np=np), put(module, other=np), name="np")
+
+
 def third_party(tmp_path: Path = Path("/tmp")) -> Program:  # noqa: S108  # nothing is written there
     library = types.ModuleType("library")
     text = "def apply(x): return x * scale * scale"
@@ -599,6 +604,7 @@ READ: dict[str, Callable[[], Program]] = {
     "a module that is the function": lambda: (lambda b: Program(b, put(b, scale=3.0), put(b, unread=1)))(Block()),
     "a built-in function that a global hides": shadowed,
     "a function of gradmgr that is replaced": rebound,
+    "a module of a library that is replaced": of_library_module,
     "a third-party module's number, not what its functions read": third_party,
     "a method that is decorated": lambda: of_decorated(lambda h: lambda x: h.step(x)),
     "a method with a cache": lambda: of_decorated(lambda h: lambda x: x * h.kept(2)),
@@ -1303,8 +1309,9 @@ def test_a_function_that_is_looked_at_again_is_not_read_again(monkeypatch: pytes
 
 
 def test_what_is_large_or_refers_to_itself_ends() -> None:
-    ring: list[Any] = [1]
-    ring.append(ring)
+    layer = Layer()
+    ring: list[Any] = []
+    ring += [ring, layer]
     node = SimpleNamespace(scale=1.0)
     node.next = node
 
@@ -1317,7 +1324,9 @@ def test_what_is_large_or_refers_to_itself_ends() -> None:
     names = Names(step, (X,))
     test = names.test()
     assert check(names, test, (X,)) is None
-    node.scale = 2.0
+    layer.gain = 2.0
+    assert check(names, test, (X,)) is not None
+    layer.gain, node.scale = 1.0, 2.0
     assert check(names, test, (X,)) is not None
 
 
