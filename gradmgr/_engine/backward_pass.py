@@ -8,6 +8,7 @@ from typing import Any
 
 from gradmgr import errors
 from gradmgr._arrays.libraries import is_array
+from gradmgr._arrays.listening import computed, listener
 from gradmgr._engine.capture_notes import call_whole
 from gradmgr._engine.context import (
     Context,
@@ -21,7 +22,6 @@ from gradmgr._engine.custom import Result
 from gradmgr._engine.entry import VJPS, Entry, input_ids, is_result, kind_of, op_name, tracked_input_ids
 from gradmgr._engine.hooks import ValueHooks, checked, handle, name_of, run_tensor_hooks
 from gradmgr._engine.interceptors import Interceptor
-from gradmgr._arrays.listening import computed, listener
 from gradmgr._engine.observers import ObservedEntries, Observer, observers
 from gradmgr._engine.ownership import (
     BatchedOwnership,
@@ -29,7 +29,7 @@ from gradmgr._engine.ownership import (
     Ownership,
     OwnershipForGrad,
     RecordedOwnership,
-    accumulate,
+    contribute,
 )
 from gradmgr._engine.recorder import snapshot
 from gradmgr._engine.tape import Tape
@@ -382,17 +382,20 @@ class ObservedPass:
         # What is recorded must be the same as without observers, or a checkpoint would not be computed as before.
         return self._compute_apart if owned.plain or owned.batched else self._compute_followed
 
-    def _compute(self, hooks: ValueHooks | None, e: Entry, g: Any, grads: Grads, owned: Ownership) -> None:
+    def _call_vjp(self, e: Entry, g: Any, grads: Grads, owned: Ownership) -> None:
         if self.listener is not None and owned.plain:
             self.listener.compute_vjp(VJPS[e[0]], e, g, grads, owned)
         else:
             VJPS[e[0]](e, g, grads, owned)
 
+    def _compute(self, hooks: ValueHooks | None, e: Entry, g: Any, grads: Grads, owned: Ownership) -> None:
+        self._call_vjp(e, g, grads, owned)
+
     def _compute_followed(self, hooks: ValueHooks | None, e: Entry, g: Any, grads: Grads, owned: Ownership) -> None:
         """Compute as if nothing observed it, then show the gradient there was before: the vjp may write to g."""
         several = g.__class__ is dict
         before = {k: wrap(bare(part)) for k, part in g.items()} if several else wrap(bare(g))
-        VJPS[e[0]](e, g, grads, owned)
+        self._call_vjp(e, g, grads, owned)
         for observer in self.following:
             observer.after_vjp(self.tape, e, before, grads)
 
@@ -400,7 +403,7 @@ class ObservedPass:
         """Compute, and show what it gives before that is added to what is there."""
         parts: Grads = {}
         ours = type(owned)()
-        VJPS[e[0]](e, g, parts, ours)
+        self._call_vjp(e, g, parts, ours)
         for observer in self.following:
             observer.after_vjp(self.tape, e, g, parts)
         if hooks is not None and hooks.after:
@@ -411,7 +414,7 @@ class ObservedPass:
                 owned.own_buffer(node_id)
                 grads[node_id] = part
             else:
-                accumulate(grads, owned, node_id, part)
+                contribute(grads, owned, node_id, part)
 
     def _post_hooked(self, hooks: ValueHooks, e: Entry, g: Any, parts: Grads) -> Grads:
         """Run the hooks of an op on what it gave its inputs; an input that stands there twice has one gradient."""

@@ -32,7 +32,7 @@ from gradmgr._engine import write_lock
 from gradmgr._engine.context import current, recorders
 from gradmgr._engine.mutation import calls_to_step
 from gradmgr._engine.row_sparse import RowSparse, stored_rows
-from gradmgr._engine.tensor import Tensor, describe, bare
+from gradmgr._engine.tensor import Tensor, bare, describe
 from gradmgr._replay.late_products import LateProduct
 from gradmgr.ops.convert import wide_dtype
 from gradmgr.optim._numbers import Number, is_used, number
