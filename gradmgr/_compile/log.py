@@ -334,7 +334,11 @@ class Log(Listener, Interceptor):
         before = tuple([flat_gradient(grads.get(i)) for i in ids])
         held = tuple([i for i in (*ids, e[1]) if i in owned])
         given = flat_gradient(g)
-        vjp(e, g, grads, owned)
+        before_this, self._inside = self._inside, True
+        try:
+            vjp(e, g, grads, owned)
+        finally:
+            self._inside = before_this
         made = tuple([flat_gradient(grads.get(i)) for i in ids])
         self.changed.update([id(h) for h in before if h is not None and any(h is d for d in made)])
         self._hold(made)

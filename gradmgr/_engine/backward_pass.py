@@ -12,6 +12,7 @@ from gradmgr._arrays.listening import computed, listener
 from gradmgr._engine.capture_notes import call_whole
 from gradmgr._engine.context import (
     Context,
+    as_tensor,
     current,
     interceptors_of,
     recorders,
@@ -95,7 +96,7 @@ def run_backward(
             heard = listener()
             for node_id, dy in seeds:
                 if heard is not None:
-                    dy = heard.untold(dy)
+                    dy = heard.untold(dy) if owned.plain else as_tensor(heard.untold(dy))
                 grads[node_id] = computed(operator.add, grads[node_id], dy) if node_id in grads else dy
             if report is not None:
                 _run_to_leaves(tape, entries, grads, owned, loop, awaited or {}, report)
@@ -383,7 +384,7 @@ class ObservedPass:
         return self._compute_apart if owned.plain or owned.batched else self._compute_followed
 
     def _call_vjp(self, e: Entry, g: Any, grads: Grads, owned: Ownership) -> None:
-        if self.listener is not None and owned.plain:
+        if self.listener is not None and (owned.plain or owned.batched):
             self.listener.compute_vjp(VJPS[e[0]], e, g, grads, owned)
         else:
             VJPS[e[0]](e, g, grads, owned)

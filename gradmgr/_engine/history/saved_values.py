@@ -140,10 +140,10 @@ def _packed_code(code: str) -> str:
 
         def vjp(e: Entry, g: Any, grads: Grads, owned: Ownership) -> None:
             heard = listener()
-            if heard is None or not owned.plain:
-                VJPS[code](unpack_entry(e), g, grads, owned)
-            else:
+            if heard is not None and (owned.plain or owned.batched):
                 heard.compute_vjp(VJPS[code], unpack_entry(e), g, grads, owned)
+            else:
+                VJPS[code](unpack_entry(e), g, grads, owned)
 
         declare_kind(packed, packed_kind, vjp)
     return packed
