@@ -38,7 +38,7 @@ from gradmgr._compile.replay_calls import (
     layout_of,
     layout_on_gpu,
 )
-from gradmgr._compile.steps import Update, Whole, WriteArray, run_vjp
+from gradmgr._compile.steps import Update, Whole, WriteArray, run_foreign_vjp, run_vjp
 from gradmgr._engine.tensor import Tensor, wrap
 from gradmgr._replay.forwarded_copies import without_copies
 
@@ -174,6 +174,8 @@ class Assembly(Capture):
         elif isinstance(old, Tensor):
             self._enter(old._array, made._array)
         elif is_plain(old):
+            if made.__class__ is np.ndarray and id(old) in self._log.changed:
+                made = self.add_constant(made).copy()  # as a later step adds into it
             self._table[id(old)] = made
 
     def _are_same(self, old: Any, made: Any) -> bool:
@@ -209,7 +211,7 @@ class Assembly(Capture):
             made = function(*given, **given_by_name)
             is_same = len(self.obstacles) == obstacles and self._are_same(old, made)
             error = (self.obstacles[obstacles:], old, made)
-        except Exception as err:  # noqa: BLE001  # whatever a captured array cannot do; the function itself has run
+        except Exception as err:  # whatever a captured array cannot do; the function itself has run
             is_same = False
             error = err
         if not is_same:
@@ -224,7 +226,8 @@ class Assembly(Capture):
     def _adopt(self, function: Callable[..., Any], args: Any, keywords: Any, old: Any) -> None:
         """Add a call of a function without making it: what it returned are new arrays."""
         noted = Noted()
-        _, slots = noted.args(self._captured(args))
+        given = self._captured(args)
+        _, slots = noted.args(_with_small_node_ids(given) if function is run_foreign_vjp else given)
         made, results = self._wrap_all(old, noted)
         self._append(function, slots, keywords, results, None, noted)
         self.found |= {part.slot.number: part.inner for part in leaves_in(made) if isinstance(part, CapturedArray)}

@@ -14,10 +14,10 @@ from gradmgr._arrays.capture import Capture
 from gradmgr._arrays.captured_calls import Call, CaptureError, GuardError, Slot, name_of
 from gradmgr._arrays.captured_functions import adds_in_any_order
 from gradmgr._arrays.gpu import have_same_bits, is_on_gpu
+from gradmgr._compile.assembly import Assembly
 from gradmgr._compile.captured_call import CapturedCall
 from gradmgr._compile.rehearsals import Rehearsal, Trial, rehearsal_of, trial_of
 from gradmgr._compile.replay_calls import array_of, grad_of, has_grad, is_grad, layout_of
-from gradmgr._compile.assembly import Assembly
 from gradmgr._engine.cleanup import complete
 from gradmgr._engine.containers import rebuilt
 from gradmgr._engine.tensor import raw, wrap

@@ -201,6 +201,14 @@ def run_vjp(e: Any, g: Any, before: Any, ids: Any, held: Any, kind: Any) -> tupl
     return tuple([flat_gradient(grads.get(i)) for i in ids])
 
 
+def run_foreign_vjp(*args: Any) -> tuple[Any, ...]:
+    """Do as `run_vjp` where the vjp runs code of the program's, in each replay."""
+    return run_vjp(*args)
+
+
+run_foreign_vjp.runs_each_time = True  # type: ignore[attr-defined]  # mypy knows no attributes of functions
+
+
 def flat_gradient(g: Any) -> Any:
     """Return a gradient as it is; those of several results, a dict by number, as pairs in a tuple."""
     return tuple(g.items()) if g.__class__ is dict else g

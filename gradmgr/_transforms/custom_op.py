@@ -325,6 +325,7 @@ declare_kind(
         metadata_in_tuple,
         lambda e, to: (_CUSTOM, *e[5].declared.retrack(e[:5], to)[1:], e[5]),
         lambda e: e[5].name,
+        "foreign",
     ),
     lambda e, g, grads, owned: e[5].declared.rules.vjp(e[:5], g, grads, owned),
 )

@@ -20,7 +20,7 @@ from gradmgr._engine.context import current, recorders
 from gradmgr._engine.gradients import clear
 from gradmgr._engine.mutation import calls_to_forget
 from gradmgr._engine.row_sparse import stored_rows
-from gradmgr._engine.tensor import Tensor, describe, bare, wrap
+from gradmgr._engine.tensor import Tensor, bare, describe, wrap
 from gradmgr._engine.turn_lock import new_turn_lock
 from gradmgr._engine.views import check_kept
 from gradmgr.optim._chunks import Array, Chunk, Plan, Run, Scratch, is_packable
