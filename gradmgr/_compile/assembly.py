@@ -20,7 +20,7 @@ from gradmgr._arrays.atomic import run_atomically
 from gradmgr._arrays.batched import Batched
 from gradmgr._arrays.capture import Capture, Noted, generators_in
 from gradmgr._arrays.captured import CapturedArray, set_capturing
-from gradmgr._arrays.captured_calls import Call, Place, Slot, slots_in
+from gradmgr._arrays.captured_calls import Call, Place, Slot, line_at, slots_in
 from gradmgr._arrays.captured_functions import written_by
 from gradmgr._arrays.gpu import have_same_bits, is_on_gpu, is_plain
 from gradmgr._compile.captured_state import Residuals
@@ -104,7 +104,6 @@ class Assembly(Capture):
         self._log = log
         self._table: dict[int, Any] = {}  # captured arrays by the identity of those that the log has seen
         self._slots: dict[int, Slot] = {}  # of tensors that a replay has, by the identity of what is known of them
-        self._grads: dict[int, Slot] = {}
         self._place: Place = (type(self).__init__.__code__, 0)
         self.reads: list[Call] = []
         self.sources: list[int | weakref.ref[Any]] = []
@@ -226,6 +225,10 @@ class Assembly(Capture):
 
     def _adopt(self, function: Callable[..., Any], args: Any, keywords: Any, old: Any) -> None:
         """Add a call of a function without making it: what it returned are new arrays."""
+        if any(part.__class__ is Batched for part in leaves_in(old)):
+            self.obstacles.append(f"code that must run in each call is called inside vmap, at {line_at(self._place)}")
+            self._enter(old, old)
+            return
         noted = Noted()
         given = self._captured(args)
         _, slots = noted.args(_with_small_node_ids(given) if function is run_foreign_vjp else given)
@@ -260,12 +263,12 @@ class Assembly(Capture):
 
     def _slot_of_tensor(self, t: Tensor) -> Slot:
         known = self._log.tensors.get(id(t))
-        if known is not None and known() is t and (known.is_outer or id(known) in self._slots):
+        if known is None or known() is not t:
+            known = self._log.tensors[id(t)] = KnownTensor(t, is_outer=False)
+        if known.is_outer or id(known) in self._slots:
             return self.slot_of(known)
-        slot = self._grads.get(id(t))
-        if slot is None:
-            slot = self._grads[id(t)] = self.add_object()
-            self.append(wrap, (self.leaving(t._array).slot,), slot)
+        slot = self._slots[id(known)] = self.add_object()
+        self.append(wrap, (self.leaving(t._array).slot,), slot)
         return slot
 
     def leaving(self, array: Any) -> CapturedArray:
@@ -386,7 +389,7 @@ class Assembly(Capture):
             for g, dtype in zip(grads, step.dtypes, strict=True)
         )
         slots = tuple([g.slot if g.__class__ is CapturedArray else g for g in grads])
-        method = UpdateMethod(step.method, step.name, step.takes_products)
+        method = UpdateMethod(step.method, step.name)
         self._append_effect(method, (slots, is_plain_for_machine))
 
     def makes(self, array: CapturedArray) -> bool:
@@ -420,7 +423,6 @@ class Assembly(Capture):
         self.open = False
         self._table.clear()
         self._slots.clear()
-        self._grads.clear()
         del self._log  # and its arrays
 
     def _check_gradients_differ(self) -> None:

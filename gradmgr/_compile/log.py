@@ -407,6 +407,9 @@ class Log(Listener, Interceptor):
                 if grad is not known.grad:
                     known.grad = grad
                     due.append((known, "_grad", grad))
+                    seen = None if grad is None else self.tensors.get(id(grad))
+                    if grad is not None and (seen is None or seen() is not grad):
+                        self.tensors[id(grad)] = KnownTensor(grad, is_outer=False)
         if due:
             self._add(Write(due))
         for number, t in self.arrays.items():
@@ -480,7 +483,6 @@ class Log(Listener, Interceptor):
         update: Any,
         grads: Sequence[Any],
         name: str,
-        takes_products: Callable[[Any], Sequence[int]],
     ) -> None:
         """Do as `call_whole` with a function of nothing; a replay calls a method with arrays of gradients instead.
 
@@ -490,12 +492,10 @@ class Log(Listener, Interceptor):
             update: the method, see `UpdateMethod`.
             grads: the arrays of their gradients, None where there is none.
             name: what it is, for the user.
-            takes_products: returns, given the method's object, the numbers of the gradients that may be given as a
-                LateProduct.
         """
         self.flush()
         self._silently(function)
-        self._add(Update(update, name, takes_products, tuple(grads), [p.dtype for p in changes]))
+        self._add(Update(update, name, tuple(grads), [p.dtype for p in changes]))
         self._make_late(changes)
 
     def arrays_of(self, tensors: Iterable[Tensor | None]) -> list[Any] | None:
@@ -559,7 +559,8 @@ class Log(Listener, Interceptor):
             self._dependent = found = set()
             for step in self.steps:
                 if isinstance(step, Read):
-                    found.add(id(step.array))
+                    if step.known.source is not None or step.known() is not None:  # not one that the function made
+                        found.add(id(step.array))
                 elif isinstance(step, Whole):
                     found.update(map(id, _arrays_in(step.result)))
                 elif isinstance(step, Compute):

@@ -135,19 +135,17 @@ class Whole(Step):
 class Update(Step):
     """A call that changes the state of an object of the program by arrays of gradients: see `UpdateMethod`."""
 
-    __slots__ = ("dtypes", "grads", "method", "name", "takes_products")
+    __slots__ = ("dtypes", "grads", "method", "name")
 
     def __init__(
         self,
         method: Any,
         name: str,
-        takes_products: Callable[[Any], Sequence[int]],
         grads: tuple[Any, ...],
         dtypes: Sequence[Any],
     ) -> None:
         self.method = method
         self.name = name
-        self.takes_products = takes_products
         self.grads = grads
         self.dtypes = dtypes
 

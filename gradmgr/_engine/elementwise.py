@@ -14,8 +14,10 @@ slower.
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Callable, Mapping
+from copy import copy
 from functools import partial
 from sys import getrefcount
 from types import MappingProxyType
@@ -180,6 +182,23 @@ _IN_RULES = MappingProxyType(
 )
 _LOCAL = MappingProxyType({"x": "a0", "y": "a1", "out": "c"})  # what op functions call each name a rule may ask for
 _NODE_ID = MappingProxyType({"x": "i0", "y": "i1"})
+# What the general path calls for an operator. The ufunc gives other bits where a complex number is a NumPy scalar, and
+# in squares of complex arrays.
+_OPERATORS: MappingProxyType[str, Callable[..., Any]] = MappingProxyType(
+    {
+        "+x": operator.pos,
+        "-x": operator.neg,
+        "abs(x)": operator.abs,
+        "x % y": operator.mod,
+        "x * y": operator.mul,
+        "x ** y": operator.pow,
+        "x + y": operator.add,
+        "x - y": operator.sub,
+        "x / y": operator.truediv,
+        "x // y": operator.floordiv,
+        "x @ y": operator.matmul,
+    }
+)
 
 
 def _may_overwrite(g: np.ndarray[Any, Any], shape: tuple[int, ...], dtype: np.dtype[Any]) -> bool:
@@ -285,23 +304,29 @@ class _Declaration:
         op.jvp = self.jvp
         kept = {want for wanted in self.wants.values() for want in wanted}
         op.keeps_inputs, op.keeps_out = not kept.isdisjoint(self.inputs), "out" in kept
-        function: Any = self._function("function", "")
+        function: Any = self._function("function")
         function.op = op
-        operate = None if self.operate is None else re.sub(r"\b[xy]\b", lambda found: _LOCAL[found[0]], self.operate)
-        function.operator = None if operate is None else self._function("operator", operate)
+        function.operator = None if self.operate is None else self._function("operator")
         # The ufunc, not the operator: Python would add a complex number and a NumPy scalar to a Python number.
         reflected = binary and self.operate is not None
-        function.reflected = self._function("reflected", "") if reflected else None
+        function.reflected = self._function("reflected") if reflected else None
         self.scope["function"] = function
         return function  # type: ignore[no-any-return]  # a FunctionType has no attributes for mypy
 
-    def _function(self, kind: str, result: str) -> Callable[..., Any]:
+    def _function(self, kind: str) -> Callable[..., Any]:
         head, read = (_UNARY if len(self.inputs) == 1 else _BINARY)[kind]
 
         def source() -> str:
-            append = self._with_entries(_APPEND_1 if len(self.inputs) == 1 else _APPEND_2)
+            append, called, result = self._with_entries(_APPEND_1 if len(self.inputs) == 1 else _APPEND_2), "op", ""
+            if kind == "operator" and self.operate is not None:
+                called = "operator_op"
+                self.scope[called] = made = copy(self.op)
+                made.kernel = _OPERATORS[self.operate]
+                result = re.sub(r"\b[xy]\b", lambda found: _LOCAL[found[0]], self.operate)
             is_tensor = len(self.inputs) == 1
-            return read + op_body(self.inputs, append, result=result, is_tensor=is_tensor, **note_view(self.op))
+            return read + op_body(
+                self.inputs, append, op=called, result=result, is_tensor=is_tensor, **note_view(self.op)
+            )
 
         name = self.op.name
         return self._generated(head, kind, source, name, name if kind == "function" else f"{kind} {name}")

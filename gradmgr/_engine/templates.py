@@ -22,7 +22,7 @@ _ENTER = """\
     rec = current()
     if rec.__class__ is Context:
         if not rec.is_idle:
-            return rec.call(op, {inputs}{params})
+            return rec.call({op}, {inputs}{params})
         rec = None
 """
 
@@ -136,6 +136,7 @@ def op_body(
     inputs: Sequence[str],
     append: str,
     *,
+    op: str = "op",
     result: str = "",
     params: str = "",
     results: int = 1,
@@ -148,6 +149,7 @@ def op_body(
     Args:
         inputs: what the function calls its inputs; `help` shows these names.
         append: the lines that append an entry to `entries`, indented by 12.
+        op: what the scope calls the op that the general path is to compute.
         result: the expression that computes c; by default the kernel's call.
         params: the names of the op's further arguments, each with a comma.
         results: number of results.
@@ -156,7 +158,7 @@ def op_body(
         view_of: the expression of `_view_of` of each result.
     """
     arrays = ", ".join(numbered("a", len(inputs)))
-    enter = _ENTER.format(inputs=tuple_of(inputs), params=f", ({params})" if params else "")
+    enter = _ENTER.format(op=op, inputs=tuple_of(inputs), params=f", ({params})" if params else "")
     compute = _COMPUTE.format(result=result or f"kernel({arrays}, {params})", arrays=arrays)
     lookups = "".join([f"        {lookup(k, v, is_tensor=is_tensor)}\n" for k, v in enumerate(inputs)])
     tracked = any_tracked(range(len(inputs)))

@@ -109,7 +109,7 @@ class _FirstRunObserver(Observer):
         log.add(e)
         return None
 
-    def backward_started(self, tape: Any) -> None:
+    def backward_started(self, tape: Any, grads: Grads) -> None:
         if tape in self.logs:
             raise errors.CheckpointError(
                 "backward() inside a checkpointed function, of a manager that records outside of it: what the function "

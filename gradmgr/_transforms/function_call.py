@@ -66,7 +66,9 @@ class FunctionCall:
         if not is_placeholder(self.function.vmap):
             level = highest_level([t._array for t in self.args if isinstance(t, Tensor)])
             if level is not None:
-                return run_in(_without_vmap(context, level), self._run_vmap_method, level)
+                output = run_in(_without_vmap(context, level), self._run_vmap_method, level)
+                self._show_to([each for each in interceptors if getattr(each, "level", None) is not level], op)
+                return output
         self.arrays_before = tuple([bare(t) for t in self.args])
         self.tracking = _tracking_recorders(context, self.args)
         # Forward is given untracked Tensors of the same values, one for each Tensor among the arguments.
@@ -161,8 +163,9 @@ class FunctionCall:
             raise errors.FunctionError(
                 f"{self.name}.vmap returned {len(parts)} results and {len(dims)} out_dims for them"
             )
-        results = [self._hide_axis(part, dim, level, j) for j, (part, dim) in enumerate(zip(parts, dims, strict=True))]
-        return _in_structure(output, results)
+        pairs = enumerate(zip(parts, dims, strict=True))
+        self.results = [self._hide_axis(part, dim, level, j) for j, (part, dim) in pairs]
+        return _in_structure(output, self.results)
 
     def _hide_axis(self, part: Any, dim: Any, level: Level, j: int) -> Any:
         """Return a result of the class's own `vmap` with its axis of examples hidden again."""

@@ -75,7 +75,7 @@ class _VmapInterceptor(Interceptor):
     depth: int
 
     follows_backward = False
-    affects_results = True
+    affects_results = batches = True
 
     def __init__(self, size: int, like: Any, refuses_draws: str = "") -> None:
         super().__init__()
