@@ -27,7 +27,7 @@ from gradmgr._arrays.batched import Batched
 from gradmgr._arrays.captured import CapturedArray
 from gradmgr._arrays.captured_calls import ROOT, Place, line_at
 from gradmgr._arrays.gpu import is_on_gpu
-from gradmgr._arrays.listening import Listener, set_listener
+from gradmgr._arrays.listening import Listener, listener, set_listener
 from gradmgr._compile.captured_state import Condition, Residuals
 from gradmgr._compile.steps import (
     Compute,
@@ -64,10 +64,11 @@ class KnownTensor(weakref.ref[Tensor]):
         grad: likewise its gradient, where that was read or written.
         knows_grad: whether it was.
         is_outer: whether it was there before the function began.
+        shown: the array with which a tensor that the function made was first given to others; None before.
         is_late: whether a call that is made as a whole may have changed it, so that reading it must come after.
     """
 
-    __slots__ = ("array", "grad", "is_late", "is_outer", "key", "knows_grad", "source")
+    __slots__ = ("array", "grad", "is_late", "is_outer", "key", "knows_grad", "shown", "source")
 
     def __init__(self, t: Tensor, *, is_outer: bool, source: int | None = None) -> None:
         super().__init__(t)
@@ -77,6 +78,12 @@ class KnownTensor(weakref.ref[Tensor]):
         self.grad: Tensor | None = None
         self.knows_grad = self.is_late = False
         self.is_outer = is_outer
+        self.shown: Any = None
+
+    def show(self, t: Tensor) -> None:
+        """Note that others get a tensor that the function made."""
+        if not self.is_outer and self.shown is None:
+            self.shown = self.array = t._array
 
 
 class Log(Listener, Interceptor):
@@ -280,7 +287,7 @@ class Log(Listener, Interceptor):
     # ------------------------------------------------------------ steps
 
     def after_op(self, op: Any, inputs: tuple[Any, ...], params: tuple[Any, ...], result: Any) -> None:
-        if self._inside:
+        if self._inside or listener() is not self:  # a callback's context has this interceptor, too
             return
         arrays = []
         for t in inputs:
@@ -305,12 +312,12 @@ class Log(Listener, Interceptor):
         if self._inside:
             return function(*args, **keywords)
         is_told = False
+        args, keywords, given = *untold((args, keywords)), (args, keywords)
+        for part in leaves_in(given):
+            is_told = is_told or part.__class__ is CapturedArray
         for part in leaves_in((args, keywords)):
             if part.__class__ is np.ndarray:
                 self._meet_array(part)
-            is_told = is_told or part.__class__ is CapturedArray
-        if is_told:
-            args, keywords = untold((args, keywords))
         self._inside = True
         try:
             result = function(*args, **keywords)
@@ -398,7 +405,8 @@ class Log(Listener, Interceptor):
             t = known()
             if t is None:
                 continue
-            if known.is_outer and known.array is not None and t._array is not known.array:
+            is_seen = known.is_outer or known.shown is not None
+            if is_seen and known.array is not None and t._array is not known.array:
                 if t._array.__class__ is not Batched:
                     known.array = t._array
                     due.append((known, "_array", t._array))
@@ -407,9 +415,8 @@ class Log(Listener, Interceptor):
                 if grad is not known.grad:
                     known.grad = grad
                     due.append((known, "_grad", grad))
-                    seen = None if grad is None else self.tensors.get(id(grad))
-                    if grad is not None and (seen is None or seen() is not grad):
-                        self.tensors[id(grad)] = KnownTensor(grad, is_outer=False)
+                    if grad is not None:
+                        self._known(grad).show(grad)
         if due:
             self._add(Write(due))
         for number, t in self.arrays.items():
@@ -447,9 +454,12 @@ class Log(Listener, Interceptor):
             keywords: its keyword arguments.
             replayed: what a replay calls in its place, for results of the same kind.
         """
+        given: dict[int, KnownTensor] = {}  # what is known of the tensors among the arguments, before the call
         for part in leaves_in((args, dict(keywords))):
             if isinstance(part, Tensor):
                 self.meet(part)
+                given[id(part)] = self._known(part)
+                given[id(part)].show(part)
         if changes is None:
             for leaf in self._leaves:
                 t = leaf()
@@ -472,7 +482,7 @@ class Log(Listener, Interceptor):
                     f"{function.__name__}() returns {type(part).__name__}, which a replay would not know,"
                 )
         self._hold([part for part in leaves_in(made) if not isinstance(part, Tensor)])
-        self._add(Whole(function if replayed is None else replayed, args, dict(keywords), made, made_tensors))
+        self._add(Whole(function if replayed is None else replayed, args, dict(keywords), made, made_tensors, given))
         self._make_late(changes)
         return made
 
@@ -551,7 +561,10 @@ class Log(Listener, Interceptor):
         known = self.tensors.get(id(value))
         if known is not None and known() is value and known.is_outer:
             return value
-        return value if id(value._array) in self._of_tensors() else value._array
+        if id(value._array) in self._of_tensors():
+            return value
+        a = value._array
+        return a[()] if a.ndim == 0 and a.dtype == bool else a  # as NumPy returns it: see `_distinct`
 
     def _of_tensors(self) -> set[int]:
         """Return the identities of the arrays that depend on Tensors, and not on arrays among the arguments alone."""
