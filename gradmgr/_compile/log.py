@@ -572,7 +572,8 @@ class Log(Listener, Interceptor):
             self._dependent = found = set()
             for step in self.steps:
                 if isinstance(step, Read):
-                    found.add(id(step.array))
+                    if step.known.source is not None or step.known() is not None:  # not one that the function made
+                        found.add(id(step.array))
                 elif isinstance(step, Whole):
                     found.update(map(id, _arrays_in(step.result)))
                 elif isinstance(step, Compute):
