@@ -584,10 +584,9 @@ class Log(Listener, Interceptor):
 
     def check_conditions(self) -> None:
         """Note as an obstacle what the function has changed of what it has seen."""
-        for condition in self.conditions.values():
-            if not condition.holds():
-                self.obstacles.append(f"the function changes {condition.what}; do that outside of it")
-                self.changes_state = True
+        changed = [condition.what for condition in self.conditions.values() if not condition.holds()]
+        self.changes_state = bool(changed) and not self.obstacles
+        self.obstacles += [f"the function changes {what}; do that outside of it" for what in changed]
 
 
 def _arrays_in(value: Any) -> Iterator[Any]:
