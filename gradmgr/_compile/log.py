@@ -23,6 +23,7 @@ import numpy as np
 
 from gradmgr._arrays import gpu, libraries
 from gradmgr._arrays.arguments import leaves_in
+from gradmgr._arrays.atomic import float_errors_raise
 from gradmgr._arrays.batched import Batched
 from gradmgr._arrays.captured import CapturedArray
 from gradmgr._arrays.captured_calls import ROOT, Place, line_at
@@ -171,6 +172,11 @@ class Log(Listener, Interceptor):
     def _add(self, step: Step) -> None:
         step.place = self.place()
         self.steps.append(step)
+        if not self.obstacles and float_errors_raise():
+            self.add_obstacle(
+                "floating-point errors raise in it, as its numpy.errstate or seterr says, and a replay raises none; "
+                "set that around the call, which then runs as written,"
+            )
 
     def place(self) -> Place:
         """Return where the program stands: the innermost frame outside of gradmgr."""
