@@ -46,7 +46,7 @@ from gradmgr._compile.steps import (
 from gradmgr._compile.told import Teller, untold
 from gradmgr._engine.context import current, set_current
 from gradmgr._engine.entry import tracked_input_ids
-from gradmgr._arrays.listening import Listener, set_listener
+from gradmgr._arrays.listening import Listener, listener, set_listener
 from gradmgr._engine.interceptors import Interceptor
 from gradmgr._engine.tensor import Tensor, wrap
 
@@ -279,7 +279,7 @@ class Log(Listener, Interceptor):
     # ------------------------------------------------------------ steps
 
     def after_op(self, op: Any, inputs: tuple[Any, ...], params: tuple[Any, ...], result: Any) -> None:
-        if self._inside:
+        if self._inside or listener() is not self:  # as in callbacks, which run in the context outside of a recording
             return
         arrays = []
         for t in inputs:
@@ -321,6 +321,9 @@ class Log(Listener, Interceptor):
         return self._teller.told(result) if is_told else result
 
     def compute_vjp(self, vjp: Callable[..., None], e: tuple[Any, ...], g: Any, grads: Any, owned: Any) -> None:
+        if getattr(vjp, "calls_whole", False):
+            vjp(e, g, grads, owned)
+            return
         ids = tuple(dict.fromkeys(tracked_input_ids(e)))
         if e[0] == "attach":
             ids = (*ids, e[1])

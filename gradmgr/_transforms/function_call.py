@@ -12,7 +12,7 @@ from typing import Any
 from gradmgr import errors
 from gradmgr._arrays import libraries
 from gradmgr._arrays.batched import Level, broadcast_over_examples, highest_level, is_batched_at
-from gradmgr._arrays.captured import capturing
+from gradmgr._arrays.listening import listener
 from gradmgr._compile.captured_state import Residuals
 from gradmgr._arrays.listening import Listener
 from gradmgr._engine.context import Context, current, interceptors_of, paused, rebind, recorders, run_in
@@ -62,7 +62,7 @@ class FunctionCall:
                 )
 
     def run(self) -> Any:
-        capture = capturing()
+        capture = listener()
         needs = None if capture is None else self._needs_in_replay(capture)
         if needs is not None:
             args, keywords = self.given
@@ -151,7 +151,7 @@ class FunctionCall:
             t.rec.is_tape and all(node_id is None for _, ids in t.outer for node_id in ids) for t in tracking
         )
         is_mapped = highest_level([t._array for t in self.args if isinstance(t, Tensor)]) is not None
-        if is_first_order and not is_mapped and not interceptors_of(context):
+        if is_first_order and not is_mapped and interceptors_of(context) == (capture,):
             self.tracking = tracking
             return self._needs_input_grad()
         where = "inside vmap" if is_mapped else "where its derivatives are recorded, too"

@@ -9,6 +9,7 @@ raises where a derivative would have to flow through it.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from typing import Any, NoReturn
 
@@ -16,7 +17,7 @@ import numpy as np
 
 from gradmgr import errors
 from gradmgr._arrays import libraries
-from gradmgr._arrays.captured import capturing
+from gradmgr._arrays.listening import computed, listener
 from gradmgr._compile.captured_state import Residuals
 from gradmgr._engine.context import Context, current, paused, recorders, run_in
 from gradmgr._engine.custom import Result
@@ -236,7 +237,7 @@ class FunctionNode:
         self, node_ids: tuple[Any, ...], kept: tuple[Any, ...], outer: OuterRecorders, grads: dict[int, Any]
     ) -> list[Any]:
         """Return the gradient of each tracked argument, None for the others and where it is zero."""
-        capture = capturing()
+        capture = listener()
         if capture is None:
             return self._gradients(node_ids, kept, outer, grads)
         return self._captured_gradients(capture, node_ids, kept, outer, grads)
@@ -454,8 +455,17 @@ def _jvp(tangents: Any, values: Any, out: Any, params: Any) -> Any:
 def _vjp(e: Entry, g: Any, grads: Grads, owned: Ownership) -> None:
     _, _, node_ids, kept, _, outer, node = e
     for node_id, d in zip(node_ids, node.gradients(node_ids, kept, outer, g), strict=True):
-        if node_id is not None and d is not None:
+        if node_id is None or d is None:
+            continue
+        if owned.plain and (heard := listener()) is not None:
+            heard.meet_all((d,))
+            d = bare(d)
+            grads[node_id] = computed(operator.add, grads[node_id], d) if node_id in grads else d
+        else:
             accumulate(grads, owned, node_id, bare(d) if owned.plain else d)
+
+
+_vjp.calls_whole = True  # type: ignore[attr-defined]  # mypy knows no attributes of functions
 
 
 def _vjp_unrecorded(e: Entry, g: Any, grads: Grads, owned: Ownership) -> NoReturn:
