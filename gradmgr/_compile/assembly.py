@@ -39,6 +39,7 @@ from gradmgr._compile.replay_calls import (
     layout_on_gpu,
 )
 from gradmgr._compile.steps import Update, Whole, WriteArray, run_vjp
+from gradmgr._engine.entry import VJPS
 from gradmgr._engine.tensor import Tensor, wrap
 from gradmgr._replay.forwarded_copies import without_copies
 
@@ -67,7 +68,7 @@ def _with_small_node_ids(args: tuple[Any, ...]) -> tuple[Any, ...]:
 
 def _draws(function: Callable[..., Any], args: Any) -> bool:
     """Return True if a function draws random numbers, or reads what is no array: a replay is to call it."""
-    if getattr(function, "runs_each_time", False):
+    if getattr(VJPS[args[0][0]] if function is run_vjp else function, "runs_each_time", False):
         return True
     random = sys.modules.get("numpy.random")
     return random is not None and any(isinstance(part, random.Generator) for part in leaves_in(args))
@@ -223,8 +224,8 @@ class Assembly(Capture):
 
     def _adopt(self, function: Callable[..., Any], args: Any, keywords: Any, old: Any) -> None:
         """Add a call of a function without making it: what it returned are new arrays."""
-        noted = Noted()
-        _, slots = noted.args(self._captured(args))
+        noted, args = Noted(), self._captured(args)
+        _, slots = noted.args(_with_small_node_ids(args) if function is run_vjp else args)
         made, results = self._wrap_all(old, noted)
         self._append(function, slots, keywords, results, None, noted)
         self.found |= {part.slot.number: part.inner for part in leaves_in(made) if isinstance(part, CapturedArray)}
@@ -348,7 +349,9 @@ class Assembly(Capture):
         if value.__class__ is dict:
             return {name: self._slots_in(part) for name, part in value.items()}
         captured = self._table.get(id(value)) if is_plain(value) else None
-        return value if captured is None else captured.slot
+        if captured is None:
+            return value
+        return captured.slot if captured.__class__ is CapturedArray else self.leaving(value).slot
 
     def add_whole(self, step: Whole) -> None:
         args, keywords = self._slots_in(step.args), self._slots_in(step.keywords)
