@@ -38,8 +38,7 @@ from gradmgr._compile.replay_calls import (
     layout_of,
     layout_on_gpu,
 )
-from gradmgr._compile.steps import Update, Whole, WriteArray, run_vjp
-from gradmgr._engine.entry import VJPS
+from gradmgr._compile.steps import Update, Whole, WriteArray, run_foreign_vjp, run_vjp
 from gradmgr._engine.tensor import Tensor, wrap
 from gradmgr._replay.forwarded_copies import without_copies
 
@@ -68,7 +67,7 @@ def _with_small_node_ids(args: tuple[Any, ...]) -> tuple[Any, ...]:
 
 def _draws(function: Callable[..., Any], args: Any) -> bool:
     """Return True if a function draws random numbers, or reads what is no array: a replay is to call it."""
-    if getattr(VJPS[args[0][0]] if function is run_vjp else function, "runs_each_time", False):
+    if getattr(function, "runs_each_time", False):
         return True
     random = sys.modules.get("numpy.random")
     return random is not None and any(isinstance(part, random.Generator) for part in leaves_in(args))
@@ -175,6 +174,8 @@ class Assembly(Capture):
         elif isinstance(old, Tensor):
             self._enter(old._array, made._array)
         elif is_plain(old):
+            if made.__class__ is np.ndarray and id(old) in self._log.changed:
+                made = self.add_constant(made).copy()  # as a later step adds into it
             self._table[id(old)] = made
 
     def _are_same(self, old: Any, made: Any) -> bool:
@@ -210,7 +211,7 @@ class Assembly(Capture):
             made = function(*given, **given_by_name)
             is_same = len(self.obstacles) == obstacles and self._are_same(old, made)
             error = (self.obstacles[obstacles:], old, made)
-        except Exception as err:  # noqa: BLE001  # whatever a captured array cannot do; the function itself has run
+        except Exception as err:  # whatever a captured array cannot do; the function itself has run
             is_same = False
             error = err
         if not is_same:
@@ -224,8 +225,9 @@ class Assembly(Capture):
 
     def _adopt(self, function: Callable[..., Any], args: Any, keywords: Any, old: Any) -> None:
         """Add a call of a function without making it: what it returned are new arrays."""
-        noted, args = Noted(), self._captured(args)
-        _, slots = noted.args(_with_small_node_ids(args) if function is run_vjp else args)
+        noted = Noted()
+        given = self._captured(args)
+        _, slots = noted.args(_with_small_node_ids(given) if function is run_foreign_vjp else given)
         made, results = self._wrap_all(old, noted)
         self._append(function, slots, keywords, results, None, noted)
         self.found |= {part.slot.number: part.inner for part in leaves_in(made) if isinstance(part, CapturedArray)}
@@ -349,9 +351,7 @@ class Assembly(Capture):
         if value.__class__ is dict:
             return {name: self._slots_in(part) for name, part in value.items()}
         captured = self._table.get(id(value)) if is_plain(value) else None
-        if captured is None:
-            return value
-        return captured.slot if captured.__class__ is CapturedArray else self.leaving(value).slot
+        return value if captured is None else captured.slot
 
     def add_whole(self, step: Whole) -> None:
         args, keywords = self._slots_in(step.args), self._slots_in(step.keywords)
@@ -385,7 +385,7 @@ class Assembly(Capture):
             for g, dtype in zip(grads, step.dtypes, strict=True)
         )
         slots = tuple([g.slot if g.__class__ is CapturedArray else g for g in grads])
-        method = UpdateMethod(step.method, step.name, step.takes_products)
+        method = UpdateMethod(step.method, step.name)
         self._append_effect(method, (slots, is_plain_for_machine))
 
     def makes(self, array: CapturedArray) -> bool:

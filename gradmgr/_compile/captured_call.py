@@ -10,6 +10,7 @@ import numpy as np
 
 from gradmgr._arrays.capture import generators_in
 from gradmgr._arrays.captured_calls import CaptureError
+from gradmgr._arrays.listening import set_listener
 from gradmgr._compile.assembly import Assembly
 from gradmgr._compile.log import Log
 from gradmgr._compile.names import Names
@@ -18,9 +19,7 @@ from gradmgr._engine.cleanup import without_collections
 from gradmgr._engine.containers import leaves_of, rebuilt
 from gradmgr._engine.context import Intercepting, current
 from gradmgr._engine.history.modes import is_grad_enabled, is_inference_mode_enabled
-from gradmgr._arrays.listening import set_listener
 from gradmgr._engine.tensor import Tensor
-
 
 _RAISES = True
 
@@ -73,7 +72,7 @@ class CapturedCall:
         if not self.log.obstacles:
             try:
                 without_collections(self._assemble, signature, found, shown)
-            except Exception as error:  # noqa: BLE001  # the function itself has run, and is not to be called again
+            except Exception as error:  # the function itself has run, and is not to be called again
                 if _RAISES:
                     raise
                 self.log.obstacles.append(f"{type(error).__name__}: {error}; please report this")

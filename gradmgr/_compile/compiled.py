@@ -316,18 +316,17 @@ class Compiled:
 
 @overload
 def compile(  # noqa: A001  # torch's name
-    function: Callable[..., Any], *, native: bool | None = None, exact: bool = False, graph: bool = False
+    function: Callable[..., Any], *, native: bool | None = None, exact: bool = False
 ) -> Compiled: ...
 @overload
 def compile(  # noqa: A001  # as above
-    function: None = None, *, native: bool | None = None, exact: bool = False, graph: bool = False
+    function: None = None, *, native: bool | None = None, exact: bool = False
 ) -> Callable[[Callable[..., Any]], Compiled]: ...
 def compile(  # noqa: A001  # as above
     function: Callable[..., Any] | None = None,
     *,
     native: bool | None = None,
     exact: bool = False,
-    graph: bool = False,
 ) -> Any:
     """Return a function that computes the same faster: it is captured twice, and then replayed without its Python code.
 
@@ -351,7 +350,6 @@ def compile(  # noqa: A001  # as above
             installed, oneDNN computes matrix products in float32 of shapes for which it is faster, and sums of them
             become one product. An element of such a product, of n terms, is within n ulps of the eager one: each
             2**-23 of the sum of the terms' absolute values. `explain()` says how many products these are.
-        graph: whether kernels on a GPU are recorded as CUDA graphs and launched together, where that can be.
 
     Returns:
         A callable with `explain()`, which tells in words what is replayed; `release()`, which frees it; and `function`.
@@ -375,7 +373,7 @@ def compile(  # noqa: A001  # as above
     [2.0, 1.5425, 1.22410625, 0.9972358906250001]
     """
     if function is None:
-        return functools.partial(compile, native=native, exact=exact, graph=graph)
+        return functools.partial(compile, native=native, exact=exact)
     errors.check_function(function, "compile")
     code = getattr(function, "__code__", None)
     if code is not None and code.co_flags & _SUSPENDS:
@@ -385,4 +383,4 @@ def compile(  # noqa: A001  # as above
         )
     if native:
         require_machine()
-    return Compiled(function, Options(native, exact, graph))
+    return Compiled(function, Options(native, exact))

@@ -21,12 +21,13 @@ from typing import Any
 
 import numpy as np
 
+from gradmgr._arrays import gpu, libraries
 from gradmgr._arrays.arguments import leaves_in
 from gradmgr._arrays.batched import Batched
-from gradmgr._arrays.captured_calls import ROOT, Place, line_at
-from gradmgr._arrays import gpu, libraries
-from gradmgr._arrays.gpu import is_on_gpu
 from gradmgr._arrays.captured import CapturedArray
+from gradmgr._arrays.captured_calls import ROOT, Place, line_at
+from gradmgr._arrays.gpu import is_on_gpu
+from gradmgr._arrays.listening import Listener, set_listener
 from gradmgr._compile.captured_state import Condition, Residuals
 from gradmgr._compile.steps import (
     Compute,
@@ -41,12 +42,12 @@ from gradmgr._compile.steps import (
     Write,
     WriteArray,
     flat_gradient,
+    run_foreign_vjp,
     run_vjp,
 )
 from gradmgr._compile.told import Teller, untold
 from gradmgr._engine.context import current, set_current
-from gradmgr._engine.entry import tracked_input_ids
-from gradmgr._arrays.listening import Listener, listener, set_listener
+from gradmgr._engine.entry import kind_of, tracked_input_ids
 from gradmgr._engine.interceptors import Interceptor
 from gradmgr._engine.tensor import Tensor, wrap
 
@@ -93,12 +94,12 @@ class Log(Listener, Interceptor):
     __slots__ = (
         "_candidates",
         "_dependent",
-        "_teller",
         "_given",
         "_has_late",
         "_inside",
         "_leaves",
         "_ours",
+        "_teller",
         "arrays",
         "before",
         "changed",
@@ -279,7 +280,7 @@ class Log(Listener, Interceptor):
     # ------------------------------------------------------------ steps
 
     def after_op(self, op: Any, inputs: tuple[Any, ...], params: tuple[Any, ...], result: Any) -> None:
-        if self._inside or listener() is not self:  # as in callbacks, which run in the context outside of a recording
+        if self._inside:
             return
         arrays = []
         for t in inputs:
@@ -315,13 +316,16 @@ class Log(Listener, Interceptor):
             result = function(*args, **keywords)
         finally:
             self._inside = False
+        if any(result is part for part in args):
+            self.changed.add(id(result))
         result = _distinct(result)
         self._hold(result)
         self._add(Compute(function, args, keywords, result))
         return self._teller.told(result) if is_told else result
 
     def compute_vjp(self, vjp: Callable[..., None], e: tuple[Any, ...], g: Any, grads: Any, owned: Any) -> None:
-        if getattr(vjp, "calls_whole", False):
+        runs = kind_of(e).runs
+        if runs == "steps":
             vjp(e, g, grads, owned)
             return
         ids = tuple(dict.fromkeys(tracked_input_ids(e)))
@@ -338,7 +342,7 @@ class Log(Listener, Interceptor):
         made = tuple([flat_gradient(grads.get(i)) for i in ids])
         self.changed.update([id(h) for h in before if h is not None and any(h is d for d in made)])
         self._hold(made)
-        self._add(Compute(run_vjp, (e, given, before, ids, held, type(owned)), {}, made))
+        self._add(Compute(run_foreign_vjp if runs else run_vjp, (e, given, before, ids, held, type(owned)), {}, made))
 
     def guard(self, read: Callable[..., Any], args: tuple[Any, ...]) -> Any:
         args = untold(args)
@@ -479,7 +483,6 @@ class Log(Listener, Interceptor):
         update: Any,
         grads: Sequence[Any],
         name: str,
-        takes_products: Callable[[Any], Sequence[int]],
     ) -> None:
         """Do as `call_whole` with a function of nothing; a replay calls a method with arrays of gradients instead.
 
@@ -489,12 +492,10 @@ class Log(Listener, Interceptor):
             update: the method, see `UpdateMethod`.
             grads: the arrays of their gradients, None where there is none.
             name: what it is, for the user.
-            takes_products: returns, given the method's object, the numbers of the gradients that may be given as a
-                LateProduct.
         """
         self.flush()
         self._silently(function)
-        self._add(Update(update, name, takes_products, tuple(grads), [p.dtype for p in changes]))
+        self._add(Update(update, name, tuple(grads), [p.dtype for p in changes]))
         self._make_late(changes)
 
     def arrays_of(self, tensors: Iterable[Tensor | None]) -> list[Any] | None:

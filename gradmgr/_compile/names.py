@@ -53,14 +53,17 @@ class Names:
         used = {place.name for place in self._places if place.owner is search.leaves}
         self._leaves = {k: reference_to(leaves[k]) for k in used}
 
-    def changed_during(self, drawn: Iterable[Any] = ()) -> str | None:
+    def changed_during(self, repeated: Iterable[Any] = ()) -> str | None:
         """Return what the function has changed of what it reads or assigns by name; None if nothing.
 
         Args:
-            drawn: the Generators whose draws a program repeats.
+            repeated: Generators and arrays whose changes a program repeats; what these arrays hold is compared no more.
         """
         leaves = {k: reference() for k, reference in self._leaves.items()}
-        known = set(map(id, drawn))
+        known = set(map(id, repeated))
+        for place in self._places if known else ():
+            if place.noted is not None:
+                place.noted.compare_by_identity(place.read(leaves), known)
         for place, state in self._generators:
             generator = place.read(leaves)
             if id(generator) not in known and state_of(generator) != state:

@@ -135,19 +135,17 @@ class Whole(Step):
 class Update(Step):
     """A call that changes the state of an object of the program by arrays of gradients: see `UpdateMethod`."""
 
-    __slots__ = ("dtypes", "grads", "method", "name", "takes_products")
+    __slots__ = ("dtypes", "grads", "method", "name")
 
     def __init__(
         self,
         method: Any,
         name: str,
-        takes_products: Callable[[Any], Sequence[int]],
         grads: tuple[Any, ...],
         dtypes: Sequence[Any],
     ) -> None:
         self.method = method
         self.name = name
-        self.takes_products = takes_products
         self.grads = grads
         self.dtypes = dtypes
 
@@ -201,6 +199,14 @@ def run_vjp(e: Any, g: Any, before: Any, ids: Any, held: Any, kind: Any) -> tupl
     grads = {i: whole_gradient(h) for i, h in zip(ids, before, strict=True) if h is not None}
     VJPS[e[0]](e, whole_gradient(g), grads, kind(held))
     return tuple([flat_gradient(grads.get(i)) for i in ids])
+
+
+def run_foreign_vjp(*args: Any) -> tuple[Any, ...]:
+    """Do as `run_vjp` where the vjp runs code of the program's, in each replay."""
+    return run_vjp(*args)
+
+
+run_foreign_vjp.runs_each_time = True  # type: ignore[attr-defined]  # mypy knows no attributes of functions
 
 
 def flat_gradient(g: Any) -> Any:

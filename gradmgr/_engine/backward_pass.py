@@ -30,7 +30,7 @@ from gradmgr._engine.ownership import (
     Ownership,
     OwnershipForGrad,
     RecordedOwnership,
-    accumulate,
+    contribute,
 )
 from gradmgr._engine.recorder import snapshot
 from gradmgr._engine.tape import Tape
@@ -382,10 +382,7 @@ class ObservedPass:
         for interceptor in self.interceptors:
             interceptor.after_vjp(e, g, parts)
         for node_id, part in self._post_hooked(hooks, e, g, parts).items():
-            if self.listener is not None and node_id in grads:
-                grads[node_id] = computed(operator.add, grads[node_id], part)
-            else:
-                accumulate(grads, owned, node_id, part)
+            contribute(grads, owned, node_id, part)
 
     def _post_hooked(self, hooks: ValueHooks, e: Entry, g: Any, parts: Grads) -> Grads:
         """Run the hooks of an op on what it gave its inputs; an input that stands there twice has one gradient."""

@@ -15,6 +15,7 @@ from typing import Any
 
 from gradmgr import errors
 from gradmgr._engine.context import Context, current
+from gradmgr._engine.parameter import Parameter
 from gradmgr._engine.recorder import Recorder
 from gradmgr._engine.tensor import Tensor, check_one_number, describe
 
@@ -196,10 +197,13 @@ def copied_shallowly(self: Tensor) -> Tensor:
 
 
 def copied_deeply(self: Tensor, memo: dict[int, Any]) -> Tensor:
-    """Return a copy, for `copy.deepcopy`: of an attached tensor another variable, of any other with its history."""
+    """Return a copy with its history, for `copy.deepcopy`; of an attached Parameter another one without.
+
+    Libraries copy their arrays deeply before they compute on them, and users copy their modules to have other ones.
+    """
     recorders = tracking(self)
     made = _like(self, self._array.copy())
-    if recorders and not _is_variable(self, recorders):
+    if not (isinstance(self, Parameter) and _is_variable(self, recorders)):
         _with_history(made, self, recorders)
     grad = self.grad  # read once, as other threads set it
     if grad is not None:

@@ -8,7 +8,7 @@ strings, numbers and arrays: on a chain of 1e5 held ops that is 0.09 of 0.95 us 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from gradmgr import errors
 from gradmgr._engine.observers import SavedValuePlaceholder, SourceLocation
@@ -39,6 +39,8 @@ class Kind(NamedTuple):
         retrack: returns the entry with its kept values passed through a `Retrack`, for derivatives that are recorded
             on the tape itself; None if nothing but constants is kept.
         name: returns the op's name, where that depends on the entry: one of the user's own operations.
+        runs: "steps" where the vjp runs code that computes with Tensors, so that a listener is told of each step of
+            it; "foreign" where it runs code of the program's that computes with arrays, and must run each time.
     """
 
     op: str
@@ -46,6 +48,7 @@ class Kind(NamedTuple):
     metadata: Callable[[Entry], Metadata] = _unknown
     retrack: Callable[[Entry, Retrack], Entry] | None = None
     name: Callable[[Entry], str] | None = None
+    runs: Literal["", "steps", "foreign"] = ""
 
 
 # By code. The loop of backward looks up nothing but vjps, so they have their own dict.

@@ -8,6 +8,7 @@ from typing import Any
 
 from gradmgr import errors
 from gradmgr._arrays.libraries import is_differentiable
+from gradmgr._arrays.listening import listener
 from gradmgr._engine.broadcast import broadcast_like
 from gradmgr._engine.cleanup import Scope, call_if_free
 from gradmgr._engine.context import (
@@ -19,7 +20,6 @@ from gradmgr._engine.context import (
     recorders,
     set_current,
 )
-from gradmgr._arrays.listening import listener
 from gradmgr._engine.recorder import Recorder
 from gradmgr._engine.tensor import Tensor, bare
 

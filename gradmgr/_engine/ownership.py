@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 from gradmgr._arrays.batched import is_batched
+from gradmgr._arrays.listening import computed
 from gradmgr._engine.tensor import Tensor, wrap
 
 # Gradients by node id.
@@ -69,6 +71,18 @@ def accumulate(grads: Grads, owned: Ownership, node_id: Any, g: Any) -> None:
         grads[node_id] = h
     else:
         grads[node_id] = h + g
+        owned.own_sum(node_id)
+
+
+def contribute(grads: Grads, owned: Ownership, node_id: Any, g: Any) -> None:
+    """Do as `accumulate` where a listener is told of the sum."""
+    h = grads.get(node_id)
+    if h is None:
+        grads[node_id] = g
+    elif node_id in owned:
+        grads[node_id] = computed(operator.iadd, h, g)
+    else:
+        grads[node_id] = computed(operator.add, h, g)
         owned.own_sum(node_id)
 
 

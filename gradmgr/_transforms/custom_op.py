@@ -216,7 +216,6 @@ class _Kernel(_WithSignature):
     """The kernel of a custom op: the user's function, given read-only arrays."""
 
     __slots__ = ("function",)
-    runs_each_time = True  # in replays, too
 
     def __init__(self, name: str, function: Callable[..., Any], arguments: tuple[str, ...]) -> None:
         super().__init__(name, arguments)
@@ -318,13 +317,6 @@ _VARIADIC = 0x04 | 0x08  # a code object's flags for *args and **kwargs
 
 # Custom ops are not in OPS: a name may be declared again, as in notebooks, and each entry carries its own.
 _CUSTOM = "custom_op"
-
-
-def _vjp(e: Any, g: Any, grads: Any, owned: Any) -> None:
-    e[5].declared.rules.vjp(e[:5], g, grads, owned)
-
-
-_vjp.runs_each_time = True  # type: ignore[attr-defined]  # as the kernel does
 declare_kind(
     _CUSTOM,
     Kind(
@@ -333,6 +325,7 @@ declare_kind(
         metadata_in_tuple,
         lambda e, to: (_CUSTOM, *e[5].declared.retrack(e[:5], to)[1:], e[5]),
         lambda e: e[5].name,
+        "foreign",
     ),
-    _vjp,
+    lambda e, g, grads, owned: e[5].declared.rules.vjp(e[:5], g, grads, owned),
 )

@@ -23,7 +23,7 @@ from gradmgr._engine.hooks import LeafHooks
 from gradmgr._engine.mutation import as_type
 from gradmgr._engine.recorder import snapshot
 from gradmgr._engine.tape import Tape
-from gradmgr._engine.tensor import Tensor, describe, bare, raw, wrap
+from gradmgr._engine.tensor import Tensor, bare, describe, raw, wrap
 from gradmgr._transforms.grad import compute_gradients, node_ids_before
 from gradmgr.manager import GradManager
 

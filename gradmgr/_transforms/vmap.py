@@ -47,7 +47,7 @@ from gradmgr._engine.context import (
 from gradmgr._engine.interceptors import Interceptor
 from gradmgr._engine.op import Function, linear
 from gradmgr._engine.recorder import snapshot
-from gradmgr._engine.tensor import Tensor, describe, bare, wrap
+from gradmgr._engine.tensor import Tensor, bare, describe, wrap
 from gradmgr._engine.wrong_calls import explained
 from gradmgr._transforms.outside import taken_from_outside
 from gradmgr.ops.join import concatenate

@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 
 from gradmgr._arrays import libraries
-from gradmgr._arrays.block_kernels import can_run_in_blocks, run_in_blocks
 from gradmgr._arrays.blocks import BLOCK, mapped
 from gradmgr._engine.broadcast import is_complex
 from gradmgr._engine.custom import custom
@@ -181,7 +180,6 @@ log10 = elementwise("log10", np.log10, lambda g, x: g / x * (1 / LN10))
 log1p = elementwise("log1p", np.log1p, "g / (x + 1)", into="divide(g, x + 1, g)")
 
 
-FEW = 1024  # elements, of which counting finds whether one is 0 faster than argmax
 # NumPy's function in C, which takes 50 ns; numpy.count_nonzero takes 500. NumPy has no public name for it.
 count_nonzero: Any = getattr(sys.modules.get("numpy._core.multiarray"), "count_nonzero", np.count_nonzero)
 
@@ -334,31 +332,8 @@ sinh = elementwise("sinh", np.sinh, lambda g, x: g * cosh(x))
 cosh: OpFunction = elementwise("cosh", np.cosh, lambda g, x: g * sinh(x))
 
 
-def _tanh_rule(g: Any, x: Any, out: Any) -> Any:
-    """Return g (1 - out^2)."""
-    dtype = out.dtype
-    if g.__class__ is out.__class__ is np.ndarray and (dtype is libraries.F4 or dtype is libraries.F8) and g.size > FEW:
-        square = out * out
-        if square.item(square.argmax()) < 1:
-            return np.subtract(g, np.multiply(square, g, square), square)
-    return _tanh_rule_with_ends(g, x, out)
-
-
-def _tanh_into(g: Any, x: Any, out: Any) -> Any:
-    many = g.nbytes > 4 * BLOCK and can_run_in_blocks(g, x, out)
-    return run_in_blocks(_tanh_piece, g, (g, x, out), 1) if many else _tanh_rule(g, x, out)
-
-
-def _tanh_piece(made: Any, g: Any, x: Any, out: Any, square: Any) -> None:
-    np.multiply(out, out, out=square)
-    if square.item(square.argmax()) < 1:
-        np.subtract(g, np.multiply(square, g, out=square), out=made)
-    else:
-        made[...] = _tanh_rule_with_ends(g, x, out)
-
-
 @libraries.captured_as_one(unless=is_captured_block)
-def _tanh_rule_with_ends(g: Any, x: Any, out: Any) -> Any:
+def _tanh_rule(g: Any, x: Any, out: Any) -> Any:
     square = out * out
     return at_the_end(raw(square) == 1, g - square * g, g, x, _tanh_tail)
 
@@ -367,14 +342,13 @@ def _tanh_tail(x: Any) -> Any:
     return exp(absolute(x) * -2.0) * 4.0
 
 
-# g (1 - out^2). Of few elements where none is 0, as mostly, it takes no call.
+# g (1 - out^2), mostly without a call of Python's. NumPy's quickest test of all elements is `argmax`.
 tanh = elementwise(
     "tanh",
     np.tanh,
-    "d if g.size <= 1024 and (s := multiply(out, out)).__class__ is g.__class__ is ndarray "
-    "and count_nonzero(d := subtract(g, multiply(s, g, s), s)) == d.size else tanh_rule(g, x, out)",
-    into=_tanh_into,
-    names={"count_nonzero": count_nonzero, "tanh_rule": _tanh_rule},
+    "subtract(g, multiply(s, g, s), s) if (s := multiply(out, out)).__class__ is g.__class__ is ndarray and "
+    "(s.dtype is F4 or s.dtype is F8) and s.size and s.item(s.argmax()) < 1 else tanh_rule(g, x, out)",
+    names={"tanh_rule": _tanh_rule},
 )
 arcsinh = elementwise("arcsinh", np.arcsinh, lambda g, x: g / _sqrt_of_1_plus_square(x))
 arccosh = elementwise("arccosh", np.arccosh, lambda g, x: g / (sqrt(x - 1) * sqrt(x + 1)))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-
 import numpy as np
 
 from gradmgr import errors
