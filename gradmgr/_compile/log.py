@@ -27,7 +27,7 @@ from gradmgr._arrays.batched import Batched
 from gradmgr._arrays.captured import CapturedArray
 from gradmgr._arrays.captured_calls import ROOT, Place, line_at
 from gradmgr._arrays.gpu import is_on_gpu
-from gradmgr._arrays.listening import Listener, set_listener
+from gradmgr._arrays.listening import Listener, listener, set_listener
 from gradmgr._compile.captured_state import Condition, Residuals
 from gradmgr._compile.steps import (
     Compute,
@@ -280,7 +280,7 @@ class Log(Listener, Interceptor):
     # ------------------------------------------------------------ steps
 
     def after_op(self, op: Any, inputs: tuple[Any, ...], params: tuple[Any, ...], result: Any) -> None:
-        if self._inside:
+        if self._inside or listener() is not self:  # as in callbacks, which run in the context outside of a recording
             return
         arrays = []
         for t in inputs:

@@ -216,6 +216,7 @@ class _Kernel(_WithSignature):
     """The kernel of a custom op: the user's function, given read-only arrays."""
 
     __slots__ = ("function",)
+    runs_each_time = True  # in replays, too
 
     def __init__(self, name: str, function: Callable[..., Any], arguments: tuple[str, ...]) -> None:
         super().__init__(name, arguments)
