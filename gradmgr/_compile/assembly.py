@@ -258,14 +258,25 @@ class Assembly(Capture):
         return slot
 
     def _slot_of_tensor(self, t: Tensor) -> Slot:
-        known = self._log.tensors.get(id(t))
-        if known is None or known() is not t:
-            known = self._log.tensors[id(t)] = KnownTensor(t, is_outer=False)
+        known = self._known(t)
         if known.is_outer or id(known) in self._slots:
             return self.slot_of(known)
         slot = self._slots[id(known)] = self.add_object()
         self.append(wrap, (self.leaving(t._array).slot,), slot)
         return slot
+
+    def _known(self, t: Tensor) -> KnownTensor:
+        """Return what is known of a tensor at this step, which calls may return that come later."""
+        known, later = self._log.tensors.get(id(t)), None
+        while known is not None and known() is t and known.is_returned and id(known) not in self._slots:
+            known, later = known.earlier, known
+        if known is None or known() is not t:
+            known = KnownTensor(t, is_outer=False)
+            if later is None:
+                self._log.tensors[id(t)] = known
+            else:
+                later.earlier = known
+        return known
 
     def leaving(self, array: Any) -> CapturedArray:
         """Return an array that others get; a copy, as they may write to it, where each replay has the same object."""

@@ -65,9 +65,11 @@ class KnownTensor(weakref.ref[Tensor]):
         knows_grad: whether it was.
         is_outer: whether it was there before the function began.
         is_late: whether a call that is made as a whole may have changed it, so that reading it must come after.
+        is_returned: whether such a call has returned it.
+        earlier: what was known of it before; None if nothing was.
     """
 
-    __slots__ = ("array", "grad", "is_late", "is_outer", "key", "knows_grad", "source")
+    __slots__ = ("array", "earlier", "grad", "is_late", "is_outer", "is_returned", "key", "knows_grad", "source")
 
     def __init__(self, t: Tensor, *, is_outer: bool, source: int | None = None) -> None:
         super().__init__(t)
@@ -75,7 +77,8 @@ class KnownTensor(weakref.ref[Tensor]):
         self.source = source
         self.array = t._array
         self.grad: Tensor | None = None
-        self.knows_grad = self.is_late = False
+        self.knows_grad = self.is_late = self.is_returned = False
+        self.earlier: KnownTensor | None = None
         self.is_outer = is_outer
 
 
@@ -464,8 +467,10 @@ class Log(Listener, Interceptor):
         made_tensors = []
         for part in leaves_in(made):
             if isinstance(part, Tensor):
-                known = self.tensors[id(part)] = KnownTensor(part, is_outer=True)
-                known.is_late, known.array = True, None
+                known = KnownTensor(part, is_outer=True)
+                known.is_late = known.is_returned = True
+                known.array, known.earlier = None, self.tensors.get(id(part))
+                self.tensors[id(part)] = known
                 made_tensors.append(known)
             elif not (part is None or isinstance(part, (np.ndarray, Residuals)) or is_on_gpu(part)):
                 self.add_obstacle(
