@@ -67,7 +67,7 @@ def _with_small_node_ids(args: tuple[Any, ...]) -> tuple[Any, ...]:
 
 def _draws(function: Callable[..., Any], args: Any) -> bool:
     """Return True if a function draws random numbers, or reads what is no array: a replay is to call it."""
-    if getattr(function, "runs_each_time", False):
+    if function is run_foreign_vjp or getattr(function, "runs_each_time", False):
         return True
     random = sys.modules.get("numpy.random")
     return random is not None and any(isinstance(part, random.Generator) for part in leaves_in(args))
@@ -257,26 +257,15 @@ class Assembly(Capture):
             self.inputs.append(slot)
         return slot
 
-    def _slot_of_tensor(self, t: Tensor) -> Slot:
-        known = self._known(t)
+    def _slot_of_tensor(self, t: Tensor, known: KnownTensor | None = None) -> Slot:
+        known = known or self._log.tensors.get(id(t))
+        if known is None or known() is not t:
+            known = self._log.tensors[id(t)] = KnownTensor(t, is_outer=False)
         if known.is_outer or id(known) in self._slots:
             return self.slot_of(known)
         slot = self._slots[id(known)] = self.add_object()
         self.append(wrap, (self.leaving(t._array).slot,), slot)
         return slot
-
-    def _known(self, t: Tensor) -> KnownTensor:
-        """Return what is known of a tensor at this step, which calls may return that come later."""
-        known, later = self._log.tensors.get(id(t)), None
-        while known is not None and known() is t and known.is_returned and id(known) not in self._slots:
-            known, later = known.earlier, known
-        if known is None or known() is not t:
-            known = KnownTensor(t, is_outer=False)
-            if later is None:
-                self._log.tensors[id(t)] = known
-            else:
-                later.earlier = known
-        return known
 
     def leaving(self, array: Any) -> CapturedArray:
         """Return an array that others get; a copy, as they may write to it, where each replay has the same object."""
@@ -348,24 +337,24 @@ class Assembly(Capture):
 
     # ------------------------------------------------------------ calls made as a whole
 
-    def _slots_in(self, value: Any) -> Any:
+    def _slots_in(self, value: Any, given: dict[int, KnownTensor]) -> Any:
         """Return an argument of a call that is made as a whole with slots in place of what a replay has."""
         if isinstance(value, Tensor):
-            return self._slot_of_tensor(value)
+            return self._slot_of_tensor(value, given.get(id(value)))
         if isinstance(value, Residuals):
             return value.slot if value.slot is not None else value
         if isinstance(value, tuple):
-            parts = [self._slots_in(part) for part in value]
+            parts = [self._slots_in(part, given) for part in value]
             return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
         if value.__class__ is list:
-            return [self._slots_in(part) for part in value]
+            return [self._slots_in(part, given) for part in value]
         if value.__class__ is dict:
-            return {name: self._slots_in(part) for name, part in value.items()}
+            return {name: self._slots_in(part, given) for name, part in value.items()}
         captured = self._table.get(id(value)) if is_plain(value) else None
         return value if captured is None else captured.slot
 
     def add_whole(self, step: Whole) -> None:
-        args, keywords = self._slots_in(step.args), self._slots_in(step.keywords)
+        args, keywords = self._slots_in(step.args, step.given), self._slots_in(step.keywords, step.given)
         results = self._result_slots(step.result, {id(known()): known for known in step.tensors})
         function = WeakMethod(step.function) if hasattr(step.function, "__self__") else step.function
         self._append_effect(function, args, results, keywords)

@@ -123,6 +123,7 @@ class CapturedCall:
     def _find_obstacle(self) -> str | None:
         """Return why the calls cannot be made again; None if they can."""
         if self.log.obstacles:
+            self.changes_names = self.log.changes_state and len(self.log.obstacles) == 1
             return f"the calls cannot be made again: {self.log.obstacles[0]}"
         if self.names.never_constant is not None:
             return self.names.never_constant

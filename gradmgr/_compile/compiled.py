@@ -158,12 +158,21 @@ class Compiled:
         changed = self._changed(variants, signature.leaves)
         made = CapturedCall(self.function, signature, fuses=may_fuse(self._options))
         with self._lock:
-            self._add(variants, made, changed, decided)
+            self._add(variants, made, signature.leaves, changed, decided)
         return made.result
 
-    def _add(self, variants: _Variants, made: CapturedCall, changed: str | None, decided: str | None) -> None:
+    def _add(
+        self,
+        variants: _Variants,
+        made: CapturedCall,
+        leaves: Sequence[Any],
+        changed: str | None,
+        decided: str | None,
+    ) -> None:
         """Make a program of a call that was captured, if it can be replayed."""
         if made.obstacle is not None:
+            if made.changes_names and any(program.misfit(leaves) is None for program in variants.programs):
+                return  # as by train() after an eval()
             if variants.forgives and made.changes_names:
                 variants.forgives = False  # once: it may make what later calls find
             else:
@@ -187,11 +196,12 @@ class Compiled:
 
     def _rehearse(self, variants: _Variants, program: Program, signature: Signature) -> Any:
         """Run the function as written, and compare what a program computes beside it."""
+        try:
+            program.rehearse(signature.leaves)
+        except GuardError as error:  # it is a call for another variant
+            return self._capture(variants, signature, str(error))
         made = CapturedCall(self.function, signature, fuses=may_fuse(self._options))
         with self._lock:
-            if made.obstacle is None and program.is_branch(made):  # it fits another variant
-                self._add(variants, made, None, None)
-                return made.result
             fault = program.fault_in(made)
             if fault is not None:
                 variants.programs.remove(program)

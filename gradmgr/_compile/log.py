@@ -65,11 +65,9 @@ class KnownTensor(weakref.ref[Tensor]):
         knows_grad: whether it was.
         is_outer: whether it was there before the function began.
         is_late: whether a call that is made as a whole may have changed it, so that reading it must come after.
-        is_returned: whether such a call has returned it.
-        earlier: what was known of it before; None if nothing was.
     """
 
-    __slots__ = ("array", "earlier", "grad", "is_late", "is_outer", "is_returned", "key", "knows_grad", "source")
+    __slots__ = ("array", "grad", "is_late", "is_outer", "key", "knows_grad", "source")
 
     def __init__(self, t: Tensor, *, is_outer: bool, source: int | None = None) -> None:
         super().__init__(t)
@@ -77,8 +75,7 @@ class KnownTensor(weakref.ref[Tensor]):
         self.source = source
         self.array = t._array
         self.grad: Tensor | None = None
-        self.knows_grad = self.is_late = self.is_returned = False
-        self.earlier: KnownTensor | None = None
+        self.knows_grad = self.is_late = False
         self.is_outer = is_outer
 
 
@@ -283,7 +280,7 @@ class Log(Listener, Interceptor):
     # ------------------------------------------------------------ steps
 
     def after_op(self, op: Any, inputs: tuple[Any, ...], params: tuple[Any, ...], result: Any) -> None:
-        if self._inside or listener() is not self:  # as in callbacks, which run in the context outside of a recording
+        if self._inside or listener() is not self:  # a callback's context has this interceptor, too
             return
         arrays = []
         for t in inputs:
@@ -308,12 +305,12 @@ class Log(Listener, Interceptor):
         if self._inside:
             return function(*args, **keywords)
         is_told = False
+        args, keywords, given = *untold((args, keywords)), (args, keywords)
+        for part in leaves_in(given):
+            is_told = is_told or part.__class__ is CapturedArray
         for part in leaves_in((args, keywords)):
             if part.__class__ is np.ndarray:
                 self._meet_array(part)
-            is_told = is_told or part.__class__ is CapturedArray
-        if is_told:
-            args, keywords = untold((args, keywords))
         self._inside = True
         try:
             result = function(*args, **keywords)
@@ -450,9 +447,11 @@ class Log(Listener, Interceptor):
             keywords: its keyword arguments.
             replayed: what a replay calls in its place, for results of the same kind.
         """
+        given: dict[int, KnownTensor] = {}  # what is known of the tensors among the arguments, before the call
         for part in leaves_in((args, dict(keywords))):
             if isinstance(part, Tensor):
                 self.meet(part)
+                given[id(part)] = self._known(part)
         if changes is None:
             for leaf in self._leaves:
                 t = leaf()
@@ -467,17 +466,15 @@ class Log(Listener, Interceptor):
         made_tensors = []
         for part in leaves_in(made):
             if isinstance(part, Tensor):
-                known = KnownTensor(part, is_outer=True)
-                known.is_late = known.is_returned = True
-                known.array, known.earlier = None, self.tensors.get(id(part))
-                self.tensors[id(part)] = known
+                known = self.tensors[id(part)] = KnownTensor(part, is_outer=True)
+                known.is_late, known.array = True, None
                 made_tensors.append(known)
             elif not (part is None or isinstance(part, (np.ndarray, Residuals)) or is_on_gpu(part)):
                 self.add_obstacle(
                     f"{function.__name__}() returns {type(part).__name__}, which a replay would not know,"
                 )
         self._hold([part for part in leaves_in(made) if not isinstance(part, Tensor)])
-        self._add(Whole(function if replayed is None else replayed, args, dict(keywords), made, made_tensors))
+        self._add(Whole(function if replayed is None else replayed, args, dict(keywords), made, made_tensors, given))
         self._make_late(changes)
         return made
 
@@ -556,7 +553,10 @@ class Log(Listener, Interceptor):
         known = self.tensors.get(id(value))
         if known is not None and known() is value and known.is_outer:
             return value
-        return value if id(value._array) in self._of_tensors() else value._array
+        if id(value._array) in self._of_tensors():
+            return value
+        a = value._array
+        return a[()] if a.ndim == 0 and a.dtype == bool else a  # as NumPy returns it: see `_distinct`
 
     def _of_tensors(self) -> set[int]:
         """Return the identities of the arrays that depend on Tensors, and not on arrays among the arguments alone."""

@@ -21,7 +21,7 @@ from gradmgr._compile.replay_calls import array_of, grad_of, has_grad, is_grad, 
 from gradmgr._engine.cleanup import complete
 from gradmgr._engine.containers import rebuilt
 from gradmgr._engine.tensor import raw, wrap
-from gradmgr._replay.capture_difference import difference, is_branch, is_same_array
+from gradmgr._replay.capture_difference import difference, is_same_array
 from gradmgr._replay.replay import Options, compile_replay
 from gradmgr._replay.replay_text import begins_effects
 from gradmgr._replay.replay_times import measuring
@@ -164,13 +164,26 @@ class Program:
             return None
         return self._fault_in_trial(trial)
 
-    def is_branch(self, made: CapturedCall) -> bool:
-        """Return True if another call differs first by what a guard found."""
-        return is_branch(self._capture, made.capture)
+    def rehearse(self, leaves: Sequence[Any]) -> Any:
+        """Return what the program computes of arguments, without effects; nothing of it where that cannot be shown.
+
+        Raises:
+            GuardError: a guard finds another value.
+        """
+        self.rehearses_at = 2 * self.rehearses_at + 1
+        states = [generator.bit_generator.state for generator in self._generators]
+        try:
+            return _call_quietly(self._begin, self._replay, leaves, None)
+        except GuardError:
+            raise
+        except Exception:  # noqa: BLE001  # the function itself is called next, and raises what it raises
+            return None
+        finally:
+            for generator, state in zip(self._generators, states, strict=True):
+                generator.bit_generator.state = state
 
     def fault_in(self, made: CapturedCall) -> str | None:
         """Return how the program differs from a call of the function as written; None if it does not."""
-        self.rehearses_at = 2 * self.rehearses_at + 1
         if made.obstacle is not None:
             return made.obstacle
         found = difference(self._capture, made.capture)

@@ -112,7 +112,7 @@ class WriteArray(Step):
 class Whole(Step):
     """A call whose Python code runs in each replay."""
 
-    __slots__ = ("args", "function", "keywords", "result", "tensors")
+    __slots__ = ("args", "function", "given", "keywords", "result", "tensors")
 
     def __init__(
         self,
@@ -121,12 +121,14 @@ class Whole(Step):
         keywords: dict[str, Any],
         result: Any,
         tensors: Sequence[KnownTensor],
+        given: dict[int, KnownTensor],
     ) -> None:
         self.function = function
         self.args = args
         self.keywords = keywords
         self.result = result
         self.tensors = tensors
+        self.given = given
 
     def add_to(self, assembly: Assembly) -> None:
         assembly.add_whole(self)

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from gradmgr._arrays import libraries
+from gradmgr._arrays.block_kernels import can_run_in_blocks, run_in_blocks
 from gradmgr._arrays.blocks import BLOCK, mapped
 from gradmgr._engine.broadcast import is_complex
 from gradmgr._engine.custom import custom
@@ -185,12 +186,24 @@ count_nonzero: Any = getattr(sys.modules.get("numpy._core.multiarray"), "count_n
 
 
 def at_the_end(end: Any, d: Any, g: Any, x: Any, tail: Any) -> Any:
-    """Return a gradient d, and g tail(x) where a function that levels off has a result that is rounded to its bound.
+    """Return a gradient, and g tail(x) where a function that levels off has a result that is rounded to its bound.
 
     The slope, computed from the result, is 0 there; `tail` is what is left of its closed form. A capture has both, and
     no guard: whether a network's numbers reach the bound changes from one step to the next.
+
+    Args:
+        end: a mask of the results that are rounded to the bound.
+        d: the gradient by the slope computed from the result, in memory of its own.
+        g: the cotangent.
+        x: the input.
+        tail: the slope at the end, as a function of x.
     """
     if not (libraries.is_captured(end) or libraries.may_hold(end)):
+        return d
+    is_plain = d.__class__ is g.__class__ is x.__class__ is np.ndarray and d.shape == g.shape == x.shape
+    if is_plain and 4 * count_nonzero(end) < d.size:  # as mostly
+        places = np.nonzero(end)
+        d[places] = g[places] * tail(x[places])
         return d
     return choose(end, g * tail(choose(end, x, 0.0)), d)
 
@@ -342,13 +355,29 @@ def _tanh_tail(x: Any) -> Any:
     return exp(absolute(x) * -2.0) * 4.0
 
 
+def _tanh_into(g: Any, x: Any, out: Any) -> Any:
+    return run_in_blocks(_tanh_piece, g, (g, x, out), 1)
+
+
+def _tanh_piece(made: Any, g: Any, x: Any, out: Any, square: Any) -> None:
+    np.multiply(out, out, out=square)
+    if square.item(square.argmax()) < 1:
+        np.subtract(g, np.multiply(square, g, out=square), out=made)
+    else:
+        made[...] = _tanh_rule(g, x, out)
+
+
 # g (1 - out^2), mostly without a call of Python's. NumPy's quickest test of all elements is `argmax`.
+_TANH_RULE = (
+    "subtract(g, multiply(s, g, s), s) if (s := multiply(out, out)).__class__ is g.__class__ is ndarray and "
+    "(s.dtype is F4 or s.dtype is F8) and s.size and s.item(s.argmax()) < 1 else tanh_rule(g, x, out)"
+)
 tanh = elementwise(
     "tanh",
     np.tanh,
-    "subtract(g, multiply(s, g, s), s) if (s := multiply(out, out)).__class__ is g.__class__ is ndarray and "
-    "(s.dtype is F4 or s.dtype is F8) and s.size and s.item(s.argmax()) < 1 else tanh_rule(g, x, out)",
-    names={"tanh_rule": _tanh_rule},
+    _TANH_RULE,
+    into=f"tanh_into(g, x, out) if g.nbytes > {4 * BLOCK} and can_run_in_blocks(g, x, out) else {_TANH_RULE}",
+    names={"tanh_rule": _tanh_rule, "tanh_into": _tanh_into, "can_run_in_blocks": can_run_in_blocks},
 )
 arcsinh = elementwise("arcsinh", np.arcsinh, lambda g, x: g / _sqrt_of_1_plus_square(x))
 arccosh = elementwise("arccosh", np.arccosh, lambda g, x: g / (sqrt(x - 1) * sqrt(x + 1)))

@@ -182,7 +182,7 @@ def test_gradmgr_imports_these_modules_when_first_used_and_no_others():
         "gradmgr._engine.forward",
         *(
             f"gradmgr._arrays.{name}"
-            for name in ("block_kernels", "drawing", "generators", "large_products", "onednn_library", "products")
+            for name in ("drawing", "generators", "large_products", "onednn_library", "products")
         ),
         *(
             f"gradmgr._transforms.{name}"
