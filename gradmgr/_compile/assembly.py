@@ -264,7 +264,7 @@ class Assembly(Capture):
         if known.is_outer or id(known) in self._slots:
             return self.slot_of(known)
         slot = self._slots[id(known)] = self.add_object()
-        self.append(wrap, (self.leaving(t._array).slot,), slot)
+        self.append(wrap, (self.leaving(t._array if known.shown is None else known.shown).slot,), slot)
         return slot
 
     def leaving(self, array: Any) -> CapturedArray:

@@ -64,10 +64,11 @@ class KnownTensor(weakref.ref[Tensor]):
         grad: likewise its gradient, where that was read or written.
         knows_grad: whether it was.
         is_outer: whether it was there before the function began.
+        shown: the array with which a tensor that the function made was first given to others; None before.
         is_late: whether a call that is made as a whole may have changed it, so that reading it must come after.
     """
 
-    __slots__ = ("array", "grad", "is_late", "is_outer", "key", "knows_grad", "source")
+    __slots__ = ("array", "grad", "is_late", "is_outer", "key", "knows_grad", "shown", "source")
 
     def __init__(self, t: Tensor, *, is_outer: bool, source: int | None = None) -> None:
         super().__init__(t)
@@ -77,6 +78,12 @@ class KnownTensor(weakref.ref[Tensor]):
         self.grad: Tensor | None = None
         self.knows_grad = self.is_late = False
         self.is_outer = is_outer
+        self.shown: Any = None
+
+    def show(self, t: Tensor) -> None:
+        """Note that others get a tensor that the function made."""
+        if not self.is_outer and self.shown is None:
+            self.shown = self.array = t._array
 
 
 class Log(Listener, Interceptor):
@@ -398,7 +405,8 @@ class Log(Listener, Interceptor):
             t = known()
             if t is None:
                 continue
-            if known.is_outer and known.array is not None and t._array is not known.array:
+            is_seen = known.is_outer or known.shown is not None
+            if is_seen and known.array is not None and t._array is not known.array:
                 if t._array.__class__ is not Batched:
                     known.array = t._array
                     due.append((known, "_array", t._array))
@@ -407,9 +415,8 @@ class Log(Listener, Interceptor):
                 if grad is not known.grad:
                     known.grad = grad
                     due.append((known, "_grad", grad))
-                    seen = None if grad is None else self.tensors.get(id(grad))
-                    if grad is not None and (seen is None or seen() is not grad):
-                        self.tensors[id(grad)] = KnownTensor(grad, is_outer=False)
+                    if grad is not None:
+                        self._known(grad).show(grad)
         if due:
             self._add(Write(due))
         for number, t in self.arrays.items():
@@ -452,6 +459,7 @@ class Log(Listener, Interceptor):
             if isinstance(part, Tensor):
                 self.meet(part)
                 given[id(part)] = self._known(part)
+                given[id(part)].show(part)
         if changes is None:
             for leaf in self._leaves:
                 t = leaf()
