@@ -20,7 +20,7 @@ from gradmgr._arrays.atomic import run_atomically
 from gradmgr._arrays.batched import Batched
 from gradmgr._arrays.capture import Capture, Noted, generators_in
 from gradmgr._arrays.captured import CapturedArray, set_capturing
-from gradmgr._arrays.captured_calls import Call, Place, Slot, slots_in
+from gradmgr._arrays.captured_calls import Call, Place, Slot, line_at, slots_in
 from gradmgr._arrays.captured_functions import written_by
 from gradmgr._arrays.gpu import have_same_bits, is_on_gpu, is_plain
 from gradmgr._compile.captured_state import Residuals
@@ -225,6 +225,10 @@ class Assembly(Capture):
 
     def _adopt(self, function: Callable[..., Any], args: Any, keywords: Any, old: Any) -> None:
         """Add a call of a function without making it: what it returned are new arrays."""
+        if any(part.__class__ is Batched for part in leaves_in(old)):
+            self.obstacles.append(f"code that must run in each call is called inside vmap, at {line_at(self._place)}")
+            self._enter(old, old)
+            return
         noted = Noted()
         given = self._captured(args)
         _, slots = noted.args(_with_small_node_ids(given) if function is run_foreign_vjp else given)

@@ -40,6 +40,7 @@ class CapturedCall:
     def __init__(self, function: Callable[..., Any], signature: Signature, *, fuses: bool = False) -> None:
         self.log = Log()
         self.names = Names(function, signature.leaves)
+        self._known = self.names.known(signature.leaves)
         self.pinned: dict[int, weakref.ref[Any]] = {}
         self.tensors = {k: weakref.ref(t) for k, t in enumerate(signature.leaves) if isinstance(t, Tensor)}
         self.slots: list[Any] = []
@@ -118,12 +119,13 @@ class CapturedCall:
         self.slots = [capture.result_of(value, as_shown) for value, as_shown in zip(found, shown, strict=True)]
         capture.finish(self.slots)
         self.generators = generators_in(capture.calls)
-        self.pinned = {k: self.tensors[k] for k in self.log.pinned if k in self.tensors}
+        pinned = {*self.log.pinned, *self._known}
+        self.pinned = {k: self.tensors[k] for k in pinned if k in self.tensors}
 
     def _find_obstacle(self) -> str | None:
         """Return why the calls cannot be made again; None if they can."""
         if self.log.obstacles:
-            self.changes_names = self.log.changes_state and len(self.log.obstacles) == 1
+            self.changes_names = self.log.changes_state
             return f"the calls cannot be made again: {self.log.obstacles[0]}"
         if self.names.never_constant is not None:
             return self.names.never_constant

@@ -538,7 +538,7 @@ class Log(Listener, Interceptor):
         """Have tensors read again that a call may have changed."""
         if changes is None:
             self._has_late = True
-            changed = [known for known in self.tensors.values() if known.is_outer]
+            changed = [known for known in self.tensors.values() if known.is_outer or known.shown is not None]
         else:
             changed = [self._known(t) for t in changes]
         for known in changed:
@@ -572,7 +572,8 @@ class Log(Listener, Interceptor):
             self._dependent = found = set()
             for step in self.steps:
                 if isinstance(step, Read):
-                    found.add(id(step.array))
+                    if step.known.source is not None or step.known() is not None:  # not one that the function made
+                        found.add(id(step.array))
                 elif isinstance(step, Whole):
                     found.update(map(id, _arrays_in(step.result)))
                 elif isinstance(step, Compute):
@@ -583,10 +584,9 @@ class Log(Listener, Interceptor):
 
     def check_conditions(self) -> None:
         """Note as an obstacle what the function has changed of what it has seen."""
-        for condition in self.conditions.values():
-            if not condition.holds():
-                self.obstacles.append(f"the function changes {condition.what}; do that outside of it")
-                self.changes_state = True
+        changed = [condition.what for condition in self.conditions.values() if not condition.holds()]
+        self.changes_state = bool(changed) and not self.obstacles
+        self.obstacles += [f"the function changes {what}; do that outside of it" for what in changed]
 
 
 def _arrays_in(value: Any) -> Iterator[Any]:

@@ -94,10 +94,11 @@ class Forward(Recorder):
             heard = listener()
             if heard is None:
                 tangents = _tangents(op.jvp, node_ids, values, out, params)
-            elif recorders(outside):  # which record ops on Tensors; the listener is told of these
+            elif op.runs == "steps" or recorders(outside):  # the listener is told of ops on Tensors
                 tangents = _tangents(op.jvp, tuple(map(as_tensor, node_ids)), values, out, params)
             else:
-                tangents = heard.call(_tangents, (op.jvp, node_ids, values, out, params), {})
+                rule = _foreign_tangents if op.runs else _tangents
+                tangents = heard.call(rule, (op.jvp, node_ids, values, out, params), {})
             for result, tangent in zip(z, tangents, strict=True) if several else ((z, tangents),):
                 if tangent is not None:
                     self.track(result, tangent)
@@ -188,3 +189,11 @@ def entered_before(context: Context, rec: Recorder) -> list[Recorder]:
             break
         found.extend(group)
     return found
+
+
+def _foreign_tangents(*args: Any) -> Any:
+    """Do as `_tangents` where the rule is code of the program's, which a replay calls each time."""
+    return _tangents(*args)
+
+
+_foreign_tangents.runs_each_time = True  # type: ignore[attr-defined]  # mypy knows no attributes of functions

@@ -128,6 +128,7 @@ class _CustomOp:
         self.declared = declared(name, _Kernel(name, function, arguments), vjp=vjps, jvp=jvps)
         self.call = self.declared.general_call()
         entry, this = self.declared.op.entry, weakref.ref(self)  # alive while it is called
+        self.declared.op.runs = "foreign"
         self.declared.op.entry = lambda *recorded: (_CUSTOM, *entry(*recorded)[1:], this())
 
     def __del__(self) -> None:
@@ -218,14 +219,13 @@ class _Kernel(_WithSignature):
     __slots__ = ("function",)
     runs_each_time = True  # in replays, too
 
+    runs_each_time = True  # in a replay, too
+
     def __init__(self, name: str, function: Callable[..., Any], arguments: tuple[str, ...]) -> None:
         super().__init__(name, arguments)
         self.function = function
 
     def __call__(self, *arguments: Any) -> Any:
-        return libraries.foreign(self._compute, *arguments)(*arguments)
-
-    def _compute(self, *arguments: Any) -> Any:
         made = self.function(*[_read_only(value) for value in arguments])
         if is_numeric(made):
             return made
