@@ -13,9 +13,8 @@ from compiled_training import Training, logged
 
 import gradmgr
 import gradmgr.numpy as gnp
-from gradmgr import GradManager, Tensor, errors, forward_ad, functional, nn, optim, tensor
+from gradmgr import GradManager, errors, forward_ad, functional, nn, optim, tensor
 from gradmgr.nn import functional as F  # noqa: N812  # torch's name
-from gradmgr.optim import lr_scheduler
 
 # ---------------------------------------------------------------- functions without a manager
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,8 +10,8 @@ from compiled_programs import CALLS, PROGRAMS, Program, call, calls_with, loss_o
 
 import gradmgr
 import gradmgr.numpy as gnp
-from gradmgr import GradManager, Tensor, functional, graph, nn, optim, tensor
-from gradmgr.function import Function, custom_op
+from gradmgr import GradManager, Tensor, graph, nn, optim, tensor
+from gradmgr.function import Function
 from gradmgr.nn import functional as F  # noqa: N812  # torch's name
 from gradmgr.optim import lr_scheduler
 from gradmgr.profiler import record_function
