@@ -23,6 +23,7 @@ import numpy as np
 
 from gradmgr._arrays import gpu, libraries
 from gradmgr._arrays.arguments import leaves_in
+from gradmgr._arrays.atomic import float_errors_raise
 from gradmgr._arrays.batched import Batched
 from gradmgr._arrays.captured import CapturedArray
 from gradmgr._arrays.captured_calls import ROOT, Place, line_at
@@ -115,7 +116,6 @@ class Log(Listener, Interceptor):
         "code_of_program",
         "conditions",
         "obstacles",
-        "pinned",
         "steps",
         "tensors",
         "values",
@@ -138,7 +138,6 @@ class Log(Listener, Interceptor):
         self.cleanups: list[Callable[[BaseException], None]] = []
         self.code_of_program: list[Any] = []
         self.changes_state = False
-        self.pinned: set[int] = set()  # numbers of arguments that the function has by other means, too
         self.changed: set[int] = set()  # arrays of earlier steps that later ones have added into, by identity
         self._candidates: dict[
             int, weakref.ref[Tensor]
@@ -171,6 +170,11 @@ class Log(Listener, Interceptor):
     def _add(self, step: Step) -> None:
         step.place = self.place()
         self.steps.append(step)
+        if not self.obstacles and float_errors_raise():
+            self.add_obstacle(
+                "floating-point errors raise in it, as its numpy.errstate or seterr says, and a replay raises none; "
+                "set that around the call, which then runs as written,"
+            )
 
     def place(self) -> Place:
         """Return where the program stands: the innermost frame outside of gradmgr."""
@@ -198,10 +202,6 @@ class Log(Listener, Interceptor):
         for t in tensors:
             if self._candidate(t._array) is None:
                 self._candidates[id(t._array)] = weakref.ref(t)
-            if self._candidate(t._array) is t:
-                known = self.tensors.get(id(t))
-                if known is not None and known.source is not None and known() is t:
-                    self.pinned.add(known.source)
 
     def _candidate(self, array: Any) -> Tensor | None:
         """Return the tensor from outside that has this array; None if none is known."""
