@@ -368,7 +368,9 @@ class Assembly(Capture):
     def add_whole(self, step: Whole) -> None:
         args, keywords = self._slots_in(step.args, step.given), self._slots_in(step.keywords, step.given)
         results = self._result_slots(step.result, {id(known()): known for known in step.tensors})
-        function = WeakMethod(step.function) if hasattr(step.function, "__self__") else step.function
+        owner = getattr(step.function, "__self__", None)
+        is_weak = getattr(type(owner), "__weakrefoffset__", 0) != 0  # not of a list, whose `append` may be a hook
+        function = WeakMethod(step.function) if is_weak else step.function
         self._append_effect(function, args, results, keywords)
 
     def _result_slots(self, result: Any, tensors: dict[int, KnownTensor]) -> Any:
