@@ -282,7 +282,7 @@ class Log(Listener, Interceptor):
         array = t._array
         if array.__class__ is not Batched and not self._meet_array(array):
             self.values[id(array)] = array
-            self._add(Compute(_itself, (array,), {}, array))
+            self._add(Compute(_constant, (array,), {}, array))
 
     # ------------------------------------------------------------ steps
 
@@ -577,7 +577,7 @@ class Log(Listener, Interceptor):
                 elif isinstance(step, Whole):
                     found.update(map(id, _arrays_in(step.result)))
                 elif isinstance(step, Compute):
-                    is_made = step.function is libraries.make_array or step.function is _itself
+                    is_made = step.function is libraries.make_array or step.function is _constant
                     if is_made or not found.isdisjoint(map(id, _arrays_in((step.args, step.keywords)))):
                         found.update(map(id, _arrays_in(step.result)))
         return self._dependent
@@ -598,8 +598,9 @@ def _arrays_in(value: Any) -> Iterator[Any]:
             yield part
 
 
-def _itself(array: Any) -> Any:
-    return array
+def _constant(array: Any) -> Any:
+    """Return a copy of an array that the function has made of plain values, as the array itself is the program's."""
+    return array.copy()
 
 
 def _distinct(result: Any) -> Any:
