@@ -7,11 +7,13 @@ plain arrays, numbers that leave for Python, gradients that are read and written
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any, TypeVar
 
 Result = TypeVar("Result")
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 _listener: ContextVar[Any] = ContextVar("gradmgr_listener", default=None)
 listener = _listener.get
@@ -27,8 +29,15 @@ class Listener:
         """Return function(*args, **keywords): a step, and what it changes are arrays that it is given."""
         raise NotImplementedError
 
+    def compose(self, function: Callable[..., Result], args: tuple[Any, ...], keywords: dict[str, Any]) -> Result:
+        """Return function(*args, **keywords): one step, of ops on Tensors and of what gradmgr computes between them.
+
+        What the ops take and return are results of the step, too: a recorder may keep these.
+        """
+        raise NotImplementedError
+
     def compute_vjp(self, vjp: Callable[..., None], e: tuple[Any, ...], g: Any, grads: Any, owned: Any) -> None:
-        """Call vjp(e, g, grads, owned) in a pass that nothing records: one step."""
+        """Call vjp(e, g, grads, owned): one step; where a pass is recorded, as in `compose`."""
         raise NotImplementedError
 
     def guard(self, read: Callable[..., Result], args: tuple[Any, ...]) -> Result:
@@ -59,6 +68,17 @@ def computed(function: Callable[..., Result], *args: Any, **keywords: Any) -> Re
     """Return function(*args, **keywords): a step between ops that works on plain arrays."""
     heard = _listener.get()
     return function(*args, **keywords) if heard is None else heard.call(function, args, keywords)  # type: ignore[no-any-return]
+
+
+def composed(function: Function) -> Function:
+    """Decorate a function of ops on Tensors which computes with their arrays, too: it is one step, see `compose`."""
+
+    @functools.wraps(function)
+    def call(*args: Any, **keywords: Any) -> Any:
+        heard = _listener.get()
+        return function(*args, **keywords) if heard is None else heard.compose(function, args, keywords)
+
+    return call  # type: ignore[return-value]
 
 
 def asked(read: Callable[..., Result], *args: Any) -> Result:

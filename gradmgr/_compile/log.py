@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from gradmgr._arrays.arguments import leaves_in
+from gradmgr._arrays.arguments import leaves_in, map_leaves
 from gradmgr._arrays.batched import Batched
 from gradmgr._arrays.captured_calls import ROOT, Place, line_at
 from gradmgr._arrays.gpu import is_on_gpu
@@ -39,6 +39,7 @@ from gradmgr._compile.steps import (
     Write,
     WriteArray,
     flat_gradient,
+    run_composed,
     run_vjp,
 )
 from gradmgr._engine.context import current, set_current
@@ -93,6 +94,7 @@ class Log(Listener, Interceptor):
         "_has_late",
         "_inside",
         "_leaves",
+        "_within",
         "_ours",
         "arrays",
         "before",
@@ -131,6 +133,7 @@ class Log(Listener, Interceptor):
         self._leaves: list[weakref.ref[Tensor]] = []  # of managers that have begun to record
         self._has_late = False  # whether a call that may change any tensor was made as a whole
         self._inside = False  # whether a step runs, whose own steps do not count
+        self._within: list[Any] | None = None  # what ops take and return in a step that they are part of
         self._ours: set[str] = set()  # files of gradmgr's
 
     # ------------------------------------------------------------ values
@@ -272,11 +275,38 @@ class Log(Listener, Interceptor):
                 self.meet(t)
                 t = t._array
             arrays.append(t)
+        if self._within is not None:
+            self._within.append((tuple(arrays), params, result))
+            return
         self._hold(result)
         self._add(Compute(op.kernel, (*arrays, *params), {}, result))
 
+    def compose(self, function: Callable[..., Any], args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+        if self._inside or self._within is not None:
+            return function(*args, **keywords)
+        for part in leaves_in((args, keywords)):
+            if part.__class__ is np.ndarray:
+                self._meet_array(part)
+            elif isinstance(part, Tensor):
+                self.meet(part)
+        given = map_leaves(_as_it_is, (args, keywords))
+        made, within = self._run_within(function, *args, **keywords)
+        returned = map_leaves(_as_it_is, made), within
+        self._hold(returned)
+        self._add(Compute(run_composed, (function, *given), {}, returned))
+        return made
+
+    def _run_within(self, function: Callable[..., Any], *args: Any, **keywords: Any) -> tuple[Any, tuple[Any, ...]]:
+        """Return what a function returns, and what the ops within take and return."""
+        self._within = within = []
+        try:
+            made = function(*args, **keywords)
+        finally:
+            self._within = None
+        return made, tuple(within)
+
     def call(self, function: Callable[..., Any], args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-        if self._inside:
+        if self._inside or self._within is not None:
             return function(*args, **keywords)
         for part in leaves_in((args, keywords)):
             if part.__class__ is np.ndarray:
@@ -295,18 +325,23 @@ class Log(Listener, Interceptor):
         ids = tuple(dict.fromkeys(tracked_input_ids(e)))
         if e[0] == "attach":
             ids = (*ids, e[1])
-        before = tuple([flat_gradient(grads.get(i)) for i in ids])
+        before = map_leaves(_as_it_is, tuple([flat_gradient(grads.get(i)) for i in ids]))
         held = tuple([i for i in (*ids, e[1]) if i in owned])
-        given = flat_gradient(g)
-        vjp(e, g, grads, owned)
-        made = tuple([flat_gradient(grads.get(i)) for i in ids])
+        given = map_leaves(_as_it_is, flat_gradient(g))
+        _, within = self._run_within(vjp, e, g, grads, owned)
+        made = map_leaves(_as_it_is, tuple([flat_gradient(grads.get(i)) for i in ids]))
         self.changed.update([id(h) for h in before if h is not None and any(h is d for d in made)])
         self._hold(made)
-        self._add(Compute(run_vjp, (e, given, before, ids, held, type(owned)), {}, made))
+        args = e, given, before, ids, held, type(owned)
+        if owned.plain:
+            self._add(Compute(run_vjp, args, {}, made))
+        else:
+            self._hold(within)
+            self._add(Compute(run_composed, (run_vjp, args, {}), {}, (made, within)))
 
     def guard(self, read: Callable[..., Any], args: tuple[Any, ...]) -> Any:
         found = read(*args)
-        if not self._inside:
+        if not self._inside and self._within is None:
             self._add(Guard(read, args, found))
         return found
 
@@ -509,6 +544,11 @@ class Log(Listener, Interceptor):
             if not condition.holds():
                 self.obstacles.append(f"the function changes {condition.what}; do that outside of it")
                 self.changes_state = True
+
+
+def _as_it_is(value: Any) -> Any:
+    """Return a new Tensor of the array that a Tensor has now; anything else as it is."""
+    return wrap(value._array) if isinstance(value, Tensor) else value
 
 
 def _itself(array: Any) -> Any:

@@ -6,7 +6,10 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gradmgr._arrays.captured_calls import Place
+from gradmgr._engine.context import Intercepting
 from gradmgr._engine.entry import VJPS
+from gradmgr._engine.interceptors import Interceptor
+from gradmgr._engine.tensor import Tensor
 
 if TYPE_CHECKING:
     from gradmgr._compile.assembly import Assembly
@@ -182,6 +185,30 @@ class Restore(Step):
 
     def add_to(self, assembly: Assembly) -> None:
         assembly.append(self.write, (self.owner, self.state.slot), None)
+
+
+class OpsWithin(Interceptor):
+    """Sees what the ops of a step take and return.
+
+    Attributes:
+        seen: of each op the arrays of its inputs, its parameters and its result.
+    """
+
+    __slots__ = ("seen",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[Any] = []
+
+    def after_op(self, op: Any, inputs: tuple[Any, ...], params: tuple[Any, ...], result: Any) -> None:
+        self.seen.append((tuple([t._array if isinstance(t, Tensor) else t for t in inputs]), params, result))
+
+
+def run_composed(function: Callable[..., Any], args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+    """Return what a function of ops on Tensors returns, and what these ops take and return."""
+    ops = OpsWithin()
+    made = Intercepting(ops).run(function, *args, **keywords)
+    return made, tuple(ops.seen)
 
 
 def run_vjp(e: Any, g: Any, before: Any, ids: Any, held: Any, kind: Any) -> tuple[Any, ...]:

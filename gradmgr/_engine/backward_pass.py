@@ -17,10 +17,9 @@ from gradmgr._engine.context import (
     set_current,
 )
 from gradmgr._engine.custom import Result
-from gradmgr._engine.entry import VJPS, Entry, input_ids, is_result, kind_of, op_name, tracked_input_ids
+from gradmgr._engine.entry import VJPS, Entry, compute_vjp, input_ids, is_result, kind_of, op_name, tracked_input_ids
 from gradmgr._engine.hooks import ValueHooks, checked, handle, name_of, run_tensor_hooks
 from gradmgr._engine.interceptors import Interceptor
-from gradmgr._arrays.listening import listener
 from gradmgr._engine.observers import ObservedEntries, Observer, observers
 from gradmgr._engine.ownership import (
     BatchedOwnership,
@@ -29,6 +28,7 @@ from gradmgr._engine.ownership import (
     OwnershipForGrad,
     RecordedOwnership,
     accumulate,
+    summed,
 )
 from gradmgr._engine.recorder import snapshot
 from gradmgr._engine.tape import Tape
@@ -92,7 +92,7 @@ def run_backward(
                 all_of_them.clear()  # or memory would not fall as the pass goes
             loop = compute_vjps if alone else _loop(tape, now, create_graph, wanted)
             for node_id, dy in seeds:
-                grads[node_id] = grads[node_id] + dy if node_id in grads else dy
+                grads[node_id] = summed(grads[node_id], dy) if node_id in grads else dy
             if report is not None:
                 _run_to_leaves(tape, entries, grads, owned, loop, awaited or {}, report)
             loop(entries, grads, owned)
@@ -230,7 +230,6 @@ class ObservedPass:
         self.wanted = wanted
         self.following = following
         self.interceptors = interceptors
-        self.listener = listener()
         annotations = tape.annotations
         self.hooks: dict[Any, ValueHooks] = {} if annotations is None else annotations.hooks
         self.retained = {} if annotations is None else annotations.retaining_by_id(tape)
@@ -379,10 +378,7 @@ class ObservedPass:
         return self._compute_apart if owned.plain or owned.batched else self._compute_followed
 
     def _compute(self, hooks: ValueHooks | None, e: Entry, g: Any, grads: Grads, owned: Ownership) -> None:
-        if self.listener is not None and owned.plain:
-            self.listener.compute_vjp(VJPS[e[0]], e, g, grads, owned)
-        else:
-            VJPS[e[0]](e, g, grads, owned)
+        compute_vjp(e, g, grads, owned)
 
     def _compute_followed(self, hooks: ValueHooks | None, e: Entry, g: Any, grads: Grads, owned: Ownership) -> None:
         """Compute as if nothing observed it, then show the gradient there was before: the vjp may write to g."""
@@ -396,7 +392,7 @@ class ObservedPass:
         """Compute, and show what it gives before that is added to what is there."""
         parts: Grads = {}
         ours = type(owned)()
-        VJPS[e[0]](e, g, parts, ours)
+        compute_vjp(e, g, parts, ours)
         for observer in self.following:
             observer.after_vjp(self.tape, e, g, parts)
         if hooks is not None and hooks.after:
@@ -428,8 +424,6 @@ class ObservedPass:
         results: dict[int, Any] = {}
 
         def to(value: Any, node_id: Any) -> Any:
-            if node_id is None and self.listener is not None and is_array(value):
-                return wrap(value)  # so that what is computed of it is an op, of which the listener is told
             if node_id is None or not (is_array(value) or isinstance(value, Tensor)):
                 return value
             if isinstance(node_id, Result):

@@ -12,11 +12,9 @@ from gradmgr._engine.broadcast import broadcast_like
 from gradmgr._engine.cleanup import Scope, call_if_free
 from gradmgr._engine.context import (
     Context,
-    as_tensor,
     current,
     enter_recorders,
     leave_recorders,
-    recorders,
     set_current,
 )
 from gradmgr._arrays.listening import listener
@@ -91,13 +89,9 @@ class Forward(Recorder):
         try:
             outside = self._outer_context(now)
             set_current(outside)
-            heard = listener()
-            if heard is None:
-                tangents = _tangents(op.jvp, node_ids, values, out, params)
-            elif recorders(outside):  # which record ops on Tensors; the listener is told of these
-                tangents = _tangents(op.jvp, tuple(map(as_tensor, node_ids)), values, out, params)
-            else:
-                tangents = heard.call(_tangents, (op.jvp, node_ids, values, out, params), {})
+            heard = None if op.calls_program else listener()
+            rule = (op.jvp, node_ids, values, out, params)
+            tangents = _tangents(*rule) if heard is None else heard.compose(_tangents, rule, {})
             for result, tangent in zip(z, tangents, strict=True) if several else ((z, tangents),):
                 if tangent is not None:
                     self.track(result, tangent)

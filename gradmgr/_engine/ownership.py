@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 from gradmgr._arrays.batched import is_batched
+from gradmgr._arrays.listening import computed, listener
 from gradmgr._engine.tensor import Tensor, wrap
 
 # Gradients by node id.
@@ -64,12 +66,17 @@ def accumulate(grads: Grads, owned: Ownership, node_id: Any, g: Any) -> None:
     h = grads.get(node_id)
     if h is None:
         grads[node_id] = g
-    elif node_id in owned:
+    elif node_id in owned and listener() is None:
         h += g
         grads[node_id] = h
     else:
-        grads[node_id] = h + g
+        grads[node_id] = summed(h, g)
         owned.own_sum(node_id)
+
+
+def summed(h: Any, g: Any) -> Any:
+    """Return the sum of two gradients, each an array or a Tensor."""
+    return h + g if isinstance(h, Tensor) or isinstance(g, Tensor) else computed(operator.add, h, g)
 
 
 def start_gradient(grads: Grads, owned: Ownership, node_id: Any, buffer: Any) -> None:

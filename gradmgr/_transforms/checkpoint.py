@@ -378,7 +378,7 @@ def _vjp_of_failed(e: Entry, g: Any, grads: Grads, owned: Ownership) -> None:
     )
 
 
-declare_kind("checkpoint", Kind("checkpoint", ids_in_tuple, lambda e: tuple(e[3].metadata)), _vjp)
+declare_kind("checkpoint", Kind("checkpoint", ids_in_tuple, lambda e: tuple(e[3].metadata), calls_program=True), _vjp)
 declare_kind("checkpoint.failed", Kind("checkpoint.failed", no_inputs), _vjp_of_failed)
 
 

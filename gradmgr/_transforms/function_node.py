@@ -488,6 +488,6 @@ def _retrack_value(value: Any, source: Source, node_ids: tuple[Any, ...], node: 
 
 # This op is not in OPS: a class is freed with its last user, and each entry carries its own.
 FUNCTION_OP = Op("Function", lambda *arrays: arrays)
-FUNCTION_OP.entry, FUNCTION_OP.jvp = _entry, _jvp
-declare_kind("Function", Kind("Function", ids_in_tuple, _metadata, _retrack_entry, lambda e: e[-1].name), _vjp)
+FUNCTION_OP.entry, FUNCTION_OP.jvp, FUNCTION_OP.calls_program = _entry, _jvp, True
+declare_kind("Function", Kind("Function", ids_in_tuple, _metadata, _retrack_entry, lambda e: e[-1].name, True), _vjp)
 declare_kind("Function.unrecorded", Kind("Function.unrecorded", ids_in_tuple), _vjp_unrecorded)

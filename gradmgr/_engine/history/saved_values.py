@@ -133,8 +133,9 @@ def _packed_code(code: str) -> str:
         packed_kind = kind._replace(
             metadata=lambda e: kind.metadata((code, *e[1:])),  # a PackedValue has shape and dtype
             retrack=None if retrack is None else lambda e, to: retrack(unpack_entry(e), to),
+            calls_program=True,
         )
-        declare_kind(packed, packed_kind, lambda e, g, grads, owned: VJPS[code](unpack_entry(e), g, grads, owned))
+        declare_kind(packed, packed_kind, lambda e, g, grads, owned: compute_vjp(unpack_entry(e), g, grads, owned))
     return packed
 
 
