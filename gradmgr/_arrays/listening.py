@@ -36,6 +36,13 @@ class Listener:
         """
         raise NotImplementedError
 
+    def compute_tangents(self, rule: Callable[..., Result], args: tuple[Any, ...]) -> Result:
+        """Return rule(*args), the tangents of what an op has returned: a step as in `compose`.
+
+        Where the op is part of a step, this one comes after that.
+        """
+        raise NotImplementedError
+
     def compute_vjp(self, vjp: Callable[..., None], e: tuple[Any, ...], g: Any, grads: Any, owned: Any) -> None:
         """Call vjp(e, g, grads, owned): one step; where a pass is recorded, as in `compose`."""
         raise NotImplementedError

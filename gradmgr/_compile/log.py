@@ -42,7 +42,7 @@ from gradmgr._compile.steps import (
     run_composed,
     run_vjp,
 )
-from gradmgr._engine.context import current, set_current
+from gradmgr._engine.context import current, is_tracked, set_current
 from gradmgr._engine.entry import tracked_input_ids
 from gradmgr._arrays.listening import Listener, set_listener
 from gradmgr._engine.interceptors import Interceptor
@@ -93,6 +93,7 @@ class Log(Listener, Interceptor):
         "_given",
         "_has_late",
         "_inside",
+        "_later",
         "_leaves",
         "_within",
         "_ours",
@@ -133,6 +134,7 @@ class Log(Listener, Interceptor):
         self._leaves: list[weakref.ref[Tensor]] = []  # of managers that have begun to record
         self._has_late = False  # whether a call that may change any tensor was made as a whole
         self._inside = False  # whether a step runs, whose own steps do not count
+        self._later: list[Step] = []  # steps that come after the one that runs
         self._within: list[Any] | None = None  # what ops take and return in a step that they are part of
         self._ours: set[str] = set()  # files of gradmgr's
 
@@ -156,9 +158,12 @@ class Log(Listener, Interceptor):
         elif is_on_gpu(result):
             self.values[id(result)] = result
 
-    def _add(self, step: Step) -> None:
+    def _add(self, step: Step, later: Sequence[Step] = ()) -> None:
+        """Add a step, and those that come after it; after the step that runs, where it is no part of that."""
         step.place = self.place()
-        self.steps.append(step)
+        steps = self.steps if self._within is None or isinstance(step, (Read, ReadGrad)) else self._later
+        steps.append(step)
+        steps += later
 
     def place(self) -> Place:
         """Return where the program stands: the innermost frame outside of gradmgr."""
@@ -284,26 +289,34 @@ class Log(Listener, Interceptor):
     def compose(self, function: Callable[..., Any], args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         if self._inside or self._within is not None:
             return function(*args, **keywords)
+        return self._compose(function, args, keywords)
+
+    def compute_tangents(self, rule: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+        return rule(*args) if self._inside else self._compose(rule, args, {})
+
+    def _compose(self, function: Callable[..., Any], args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         for part in leaves_in((args, keywords)):
             if part.__class__ is np.ndarray:
                 self._meet_array(part)
             elif isinstance(part, Tensor):
                 self.meet(part)
         given = map_leaves(_as_it_is, (args, keywords))
-        made, within = self._run_within(function, *args, **keywords)
+        tracked = _which_are_tracked((args, keywords))
+        made, within, later = self._run_within(function, *args, **keywords)
         returned = map_leaves(_as_it_is, made), within
         self._hold(returned)
-        self._add(Compute(run_composed, (function, *given), {}, returned))
+        self._add(Compute(run_composed, (function, *given, tracked), {}, returned), later)
         return made
 
-    def _run_within(self, function: Callable[..., Any], *args: Any, **keywords: Any) -> tuple[Any, tuple[Any, ...]]:
-        """Return what a function returns, and what the ops within take and return."""
-        self._within = within = []
+    def _run_within(self, function: Callable[..., Any], *args: Any, **keywords: Any) -> tuple[Any, tuple[Any, ...], Any]:
+        """Return what a function returns, what the ops within take and return, and steps that come after it."""
+        before = self._within, self._later
+        within, later = self._within, self._later = [], []
         try:
             made = function(*args, **keywords)
         finally:
-            self._within = None
-        return made, tuple(within)
+            self._within, self._later = before
+        return made, tuple(within), later
 
     def call(self, function: Callable[..., Any], args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         if self._inside or self._within is not None:
@@ -328,16 +341,17 @@ class Log(Listener, Interceptor):
         before = map_leaves(_as_it_is, tuple([flat_gradient(grads.get(i)) for i in ids]))
         held = tuple([i for i in (*ids, e[1]) if i in owned])
         given = map_leaves(_as_it_is, flat_gradient(g))
-        _, within = self._run_within(vjp, e, g, grads, owned)
+        tracked = () if owned.plain else _which_are_tracked((e, flat_gradient(g), [flat_gradient(grads.get(i)) for i in ids]))
+        _, within, later = self._run_within(vjp, e, g, grads, owned)
         made = map_leaves(_as_it_is, tuple([flat_gradient(grads.get(i)) for i in ids]))
         self.changed.update([id(h) for h in before if h is not None and any(h is d for d in made)])
         self._hold(made)
-        args = e, given, before, ids, held, type(owned)
+        args = map_leaves(_as_it_is, e), given, before, ids, held, type(owned)
         if owned.plain:
-            self._add(Compute(run_vjp, args, {}, made))
+            self._add(Compute(run_vjp, args, {}, made), later)
         else:
             self._hold(within)
-            self._add(Compute(run_composed, (run_vjp, args, {}), {}, (made, within)))
+            self._add(Compute(run_composed, (run_vjp, args, {}, tracked), {}, (made, within)), later)
 
     def guard(self, read: Callable[..., Any], args: tuple[Any, ...]) -> Any:
         found = read(*args)
@@ -544,6 +558,11 @@ class Log(Listener, Interceptor):
             if not condition.holds():
                 self.obstacles.append(f"the function changes {condition.what}; do that outside of it")
                 self.changes_state = True
+
+
+def _which_are_tracked(values: Any) -> tuple[bool, ...]:
+    """Return of each Tensor in a nest whether it is tracked."""
+    return tuple([is_tracked(part) for part in leaves_in(values) if isinstance(part, Tensor)])
 
 
 def _as_it_is(value: Any) -> Any:

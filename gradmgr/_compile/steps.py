@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from gradmgr._arrays.arguments import leaves_in
 from gradmgr._arrays.captured_calls import Place
-from gradmgr._engine.context import Intercepting
+from gradmgr._arrays.libraries import is_differentiable
+from gradmgr._engine.context import Context, current, run_in
 from gradmgr._engine.entry import VJPS
 from gradmgr._engine.interceptors import Interceptor
+from gradmgr._engine.recorder import Recorder
 from gradmgr._engine.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -204,11 +207,43 @@ class OpsWithin(Interceptor):
         self.seen.append((tuple([t._array if isinstance(t, Tensor) else t for t in inputs]), params, result))
 
 
-def run_composed(function: Callable[..., Any], args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-    """Return what a function of ops on Tensors returns, and what these ops take and return."""
-    ops = OpsWithin()
-    made = Intercepting(ops).run(function, *args, **keywords)
+class _Tracking(Recorder):
+    """Tracks what is computed of some tensors, and records nothing: code may ask what is tracked."""
+
+    __slots__ = ()
+
+    def record_op(
+        self, op: Any, node_ids: tuple[Any, ...], values: tuple[Any, ...], out: Any, params: tuple[Any, ...], z: Any
+    ) -> None:
+        for part in z if z.__class__ is tuple else (z,):
+            if is_differentiable(part.dtype):
+                self.track(part, object())
+
+
+def run_composed(
+    function: Callable[..., Any], args: tuple[Any, ...], keywords: dict[str, Any], tracked: tuple[bool, ...]
+) -> Any:
+    """Return what a function of ops on Tensors returns, and what these ops take and return.
+
+    `tracked` says of each Tensor among the arguments whether it is tracked.
+    """
+    ops, tracking = OpsWithin(), _Tracking()
+    tracking.open = True
+    tensors = [t for t in leaves_in((args, keywords)) if isinstance(t, Tensor)]
+    for t, is_tracked in zip(tensors, tracked, strict=True):
+        if is_tracked:
+            tracking.track(t, object())
+    here = Context.of(current())
+    try:
+        made = run_in((here.pushed(tracking) if any(tracked) else here).intercepted((ops,)), _call, function, args, keywords)
+    finally:
+        tracking.close()
+        ops.open = False
     return made, tuple(ops.seen)
+
+
+def _call(function: Callable[..., Any], args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+    return function(*args, **keywords)
 
 
 def run_vjp(e: Any, g: Any, before: Any, ids: Any, held: Any, kind: Any) -> tuple[Any, ...]:

@@ -91,7 +91,7 @@ class Forward(Recorder):
             set_current(outside)
             heard = None if op.calls_program else listener()
             rule = (op.jvp, node_ids, values, out, params)
-            tangents = _tangents(*rule) if heard is None else heard.compose(_tangents, rule, {})
+            tangents = _tangents(*rule) if heard is None else heard.compute_tangents(_tangents, rule)
             for result, tangent in zip(z, tangents, strict=True) if several else ((z, tangents),):
                 if tangent is not None:
                     self.track(result, tangent)

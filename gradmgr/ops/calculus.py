@@ -9,6 +9,7 @@ import numpy as np
 from numpy.lib.array_utils import normalize_axis_index, normalize_axis_tuple
 
 from gradmgr._arrays import libraries
+from gradmgr._arrays.listening import composed
 from gradmgr._engine.custom import custom
 from gradmgr._engine.elementwise import conj_of
 from gradmgr._engine.indexing import getitem, scatter
@@ -301,18 +302,18 @@ class _Segments:
     __slots__ = ("_found",)
 
     def __init__(self) -> None:
-        self._found: tuple[Any, Any, Any, Any] | None = None
+        self._found: tuple[Any, Any, tuple[Any, Any, Any, Any]] | None = None  # with the arrays of which it was found
 
     def ends(self, x: Any, knots: Any) -> tuple[Any, Any, Any, Any]:
         """Return each segment's ends, by number; whether x is in it; 1 where x is at or beyond the last knot."""
-        if self._found is None:
-            a, b = raw(x), raw(knots)
+        a, b = raw(x), raw(knots)
+        if self._found is None or self._found[0] is not a or self._found[1] is not b:
             last = b.shape[0] - 1
             lower = np.clip(np.searchsorted(b, a, side="right") - 1, 0, max(last - 1, 0))
             upper = np.minimum(lower + 1, last)
             inside = ~((a < b[0]) | (a > b[-1])) & (libraries.getitem(b, upper) > libraries.getitem(b, lower))
-            self._found = lower, upper, inside, (a >= b[-1]).astype(np.float64)
-        return self._found
+            self._found = a, b, (lower, upper, inside, (a >= b[-1]).astype(np.float64))
+        return self._found[2]
 
 
 def _fraction_in_segment(x: Any, xp: Any, segments: _Segments) -> tuple[Any, Any, Any]:
@@ -375,6 +376,7 @@ def _outside_value(value: Any, dtype: Any, name: str) -> Any:
     return cast_to(value, dtype)
 
 
+@composed
 def interp(x: Any, xp: Any, fp: Any, left: Any = None, right: Any = None, period: Any = None) -> Any:
     """Interpolate linearly as `numpy.interp`; gradients flow into every argument.
 
@@ -518,6 +520,7 @@ def _unwrap_corrections(p: Any, discont: Any, axis: int, period: Any) -> tuple[A
     return change.cumsum(axis=axis), np.rint(change / period).cumsum(axis=axis)
 
 
+@composed
 def unwrap(p: Any, discont: Any = None, axis: int = -1, *, period: Any = 2 * np.pi) -> Any:
     """Unwrap as `numpy.unwrap`: adds whole periods; gradients flow into `p` and a Tensor as `period`."""
     if is_plain(p, discont, period):

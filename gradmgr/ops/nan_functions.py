@@ -9,6 +9,7 @@ import numpy as np
 
 from gradmgr import errors
 from gradmgr._arrays import libraries
+from gradmgr._arrays.listening import composed
 from gradmgr._engine.broadcast import is_complex
 from gradmgr._engine.custom import custom
 from gradmgr._engine.elementwise import conj
@@ -98,7 +99,7 @@ def _nan_total(op: Any, name: str, neutral: int) -> Any:
         numbers, where = _without_nan(a, neutral), True if mask is None else mask
         return op(numbers, axis, dtype, out, read_keepdims(keepdims), initial, where)
 
-    return named(function, name, f"Return the {name.removeprefix('nan')} of what is not NaN, as `numpy.{name}`.")
+    return composed(named(function, name, f"Return the {name.removeprefix('nan')} of what is not NaN, as `numpy.{name}`."))
 
 
 nansum = _nan_total(sum_of, "nansum", 0)
@@ -114,7 +115,7 @@ def _nan_running(op: Any, name: str, neutral: int) -> Any:
         return op(_without_nan(a, neutral), axis, dtype, out)
 
     what = "sums" if neutral == 0 else "products"
-    return named(function, name, f"Return running {what}, NaN left out, as `numpy.{name}`.")
+    return composed(named(function, name, f"Return running {what}, NaN left out, as `numpy.{name}`."))
 
 
 nancumsum = _nan_running(cumsum, "nancumsum", 0)
@@ -153,6 +154,7 @@ def _check_inexact(name: str, dtype: Any, out: Any) -> None:
             raise TypeError(f"{name}: if a is inexact, then {what} must be inexact; found {np.dtype(given)}")
 
 
+@composed
 def nanmean(
     a: Any,
     axis: Any = None,
@@ -223,7 +225,7 @@ def _nan_dispersion(name: str, of_numbers: Any, finish: Any) -> Any:
         return store_result(z, out, name)
 
     what = "variance" if name == "nanvar" else "standard deviation"
-    return named(function, name, f"Return the {what} of what is not NaN, as `numpy.{name}`.")
+    return composed(named(function, name, f"Return the {what} of what is not NaN, as `numpy.{name}`."))
 
 
 nanvar = _nan_dispersion("nanvar", var, lambda z: z)
@@ -286,7 +288,7 @@ def _nan_extreme(name: str, combine: Any) -> Any:
             errors.warn("All-NaN slice encountered", RuntimeWarning)
         return store_result(z, out, name)
 
-    return named(function, name, f"Return the {name[3:]}imum of what is not NaN, as `numpy.{name}`; ties share evenly.")
+    return composed(named(function, name, f"Return the {name[3:]}imum of what is not NaN, as `numpy.{name}`; ties share evenly."))
 
 
 nanmax = _nan_extreme("nanmax", fmax)
