@@ -72,7 +72,10 @@ class Again:
 
     def enter(self, old: Any, made: Any) -> None:
         """Let what a step returns stand for what it returned to the function."""
-        if isinstance(old, (np.ndarray, np.generic)):
+        if isinstance(old, np.bool_):  # there are only two
+            if bool(made) != bool(old):
+                raise AnotherProgramError
+        elif isinstance(old, (np.ndarray, np.generic)):
             if (np.shape(made), made.dtype) != (old.shape, old.dtype):
                 raise AnotherProgramError
             self.table[id(old)] = made
@@ -85,7 +88,7 @@ class Again:
                 raise AnotherProgramError
             for part, new in zip(old, made, strict=True):
                 self.enter(part, new)
-        elif not isinstance(old, type(made)):
+        elif isinstance(old, (bool, int, float, complex, str)) and repr(old) != repr(made):
             raise AnotherProgramError
 
 
@@ -164,26 +167,30 @@ def by_jvp(call: Callable[..., list[Tensor]], xs: Sequence[Tensor], dys: list[An
     return [*flat(outs), *flat(tangents)]
 
 
-def other_values(sample: Sample) -> Iterator[list[np.ndarray]]:
+def other_values(sample: Sample, where: Sequence[int], dtype: Any) -> Iterator[list[np.ndarray]]:
     """Other arguments of a sample, the more different ones first: they may be refused, or lead elsewhere."""
-    made = sample.make()
     random = np.random.default_rng(zlib.crc32(str(sample).encode()) + 1)
-    yield [
-        a
-        if arg.constant or a.dtype.kind not in "fc"
-        else np.roll(a.ravel(), 1).reshape(a.shape)
-        if arg.values is not None
-        else arg.make(random)
-        for arg, a in zip(sample.args, made, strict=True)
-    ]
-    yield [
-        a if arg.constant or a.dtype.kind not in "fc" else np.asarray(a * (1 + 1e-3))
-        for arg, a in zip(sample.args, made, strict=True)
-    ]
+    made, drawn, near = sample.make(dtype), sample.make(dtype), sample.make(dtype)
+    for k in where:
+        given = sample.args[k].values is not None or sample.args[k].constant
+        drawn[k] = np.roll(made[k].ravel(), 1).reshape(made[k].shape) if given else sample.args[k].make(random, dtype)
+        if made[k].dtype.kind in "fc":
+            near[k] = np.asarray(made[k] * (1 + 1e-3))
+    yield drawn
+    yield near
 
 
-def check_sample(sample: Sample, program: Callable[..., list[Any]]) -> None:
-    where, made = sample.where, sample.make()
+def by_value(call: Callable[..., list[Tensor]], xs: Sequence[Tensor], dys: list[Any]) -> list[Any]:
+    return call(*xs)
+
+
+def check_sample(
+    sample: Sample, program: Callable[..., list[Any]], *, constants: bool = False, dtype: Any = np.float64
+) -> None:
+    """Check a program of a sample; with `constants` its constant arguments are Tensors, too."""
+    where, made = sample.where, sample.make(dtype)
+    if constants:
+        where = [k for k, a in enumerate(made) if isinstance(a, np.ndarray)]
     dys: list[Any] = []
 
     def run(*xs: Tensor) -> list[Any]:
@@ -193,11 +200,11 @@ def check_sample(sample: Sample, program: Callable[..., list[Any]]) -> None:
     def at(values: list[np.ndarray]) -> list[np.ndarray]:
         return [values[k] for k in where]
 
-    first = arrays(run(*map(asarray, at(sample.make()))))
-    for other in other_values(sample):
+    first = arrays(run(*map(asarray, at(sample.make(dtype)))))
+    for other in other_values(sample, where, dtype):
         try:
             second = arrays(run(*map(asarray, at([a.copy() for a in other]))))
-            check_steps(run, [asarray(a) for a in at(sample.make())], at(other), first, second)
+            check_steps(run, [asarray(a) for a in at(sample.make(dtype))], at(other), first, second)
         except (AnotherProgramError, ValueError, ArithmeticError) as error:
             last: Exception = error
         else:
