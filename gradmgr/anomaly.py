@@ -14,7 +14,7 @@ from gradmgr._engine.history.trace_log import Tracing
 from gradmgr._engine.observers import Entry, Observer, observers, set_observers, show_entries
 from gradmgr._engine.recorder import Recorder
 from gradmgr._engine.tape import Tape
-from gradmgr._engine.tensor import raw
+from gradmgr._engine.tensor import bare
 
 __all__ = ["detect_anomaly", "is_anomaly_check_nan_enabled", "is_anomaly_enabled", "set_detect_anomaly"]
 
@@ -38,7 +38,7 @@ class _Anomalies(Tracing):
 
 
 def _has_nan(g: Any) -> bool:
-    values = [raw(part) for part in g.values()] if g.__class__ is dict else [raw(g)]
+    values = [bare(part) for part in g.values()] if g.__class__ is dict else [bare(g)]
     return any(bool(libraries.namespace(a).isnan(a).any()) for a in values)
 
 

@@ -55,6 +55,14 @@ class Listener:
         """Return what is read of the array of a tensor, by which the program decides what to do."""
         raise NotImplementedError
 
+    def told_array_of(self, t: Any) -> Any:
+        """Return what stands for the array of a tensor in code that computes on arrays, of which this is told."""
+        raise NotImplementedError
+
+    def untold(self, value: Any) -> Any:
+        """Return the arrays themselves in place of those that `told_array_of` returned, in containers too."""
+        raise NotImplementedError
+
     def meet(self, t: Any) -> Any:
         """See that the array of a tensor is about to be read or replaced."""
 

@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 
-from gradmgr._arrays import libraries
 from gradmgr._arrays.arguments import leaves_in
 from gradmgr._arrays.atomic import run_atomically
 from gradmgr._arrays.batched import Batched
@@ -39,7 +38,7 @@ from gradmgr._compile.replay_calls import (
     layout_of,
     layout_on_gpu,
 )
-from gradmgr._compile.steps import Update, Whole, run_vjp
+from gradmgr._compile.steps import Update, Whole, WriteArray, run_vjp
 from gradmgr._engine.tensor import Tensor, wrap
 from gradmgr._replay.forwarded_copies import without_copies
 
@@ -67,8 +66,8 @@ def _with_small_node_ids(args: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def _draws(function: Callable[..., Any], args: Any) -> bool:
-    """Return True if a function draws random numbers: to call it again would draw others."""
-    if getattr(function, "draws", False):
+    """Return True if a function draws random numbers, or reads what is no array: a replay is to call it."""
+    if getattr(function, "runs_each_time", False):
         return True
     random = sys.modules.get("numpy.random")
     return random is not None and any(isinstance(part, random.Generator) for part in leaves_in(args))
@@ -83,7 +82,6 @@ class Assembly(Capture):
         conditions, cleanups, code_of_program: as the log's.
         found: what arrays that come from outside were, by the number of the slot.
         left: what arrays that leave were, likewise.
-        tainted: the slots of what depends on a Tensor from outside, and not on arrays among the arguments alone.
     """
 
     __slots__ = (
@@ -93,13 +91,12 @@ class Assembly(Capture):
             "_place",
             "_slots",
             "_table",
-            "_tainted",
             "cleanups",
             "code_of_program",
             "conditions",
             "found",
         ),
-        *("left", "reads", "sources", "tainted"),
+        *("left", "reads", "sources"),
     )
 
     def __init__(self, log: Log, *, fuses: bool = False) -> None:
@@ -117,8 +114,6 @@ class Assembly(Capture):
         self.obstacles = log.obstacles
         self.found: dict[int, Any] = {}
         self.left: dict[int, Any] = {}
-        self.tainted: set[int] = set()
-        self._tainted: set[int] | None = None  # the same, with what is computed of these
 
     def place(self, skipped: int = 1) -> Place:
         return self._place
@@ -126,7 +121,10 @@ class Assembly(Capture):
     def add_array_argument(self, number: int, array: Any) -> None:
         """Enter an array among the arguments."""
         self.sources.append(number)
-        before = self._log.before[number]  # what was written to it since is another value
+        is_written = any(isinstance(step, WriteArray) and step.target is array for step in self._log.steps)
+        before = self._log.before[number] if is_written else array
+        if before.strides != array.strides:
+            self.obstacles.append("the function writes to an array that it is given and that is not contiguous")
         made = self.add_input(before)
         self._table[id(array)] = made
         self.found[made.slot.number] = before
@@ -213,16 +211,16 @@ class Assembly(Capture):
             is_same = len(self.obstacles) == obstacles and self._are_same(old, made)
             error = (self.obstacles[obstacles:], old, made)
         except Exception as err:  # noqa: BLE001  # whatever a captured array cannot do; the function itself has run
-            is_same = False; error=err
+            is_same = False
+            error = err
         if not is_same:
             del self.calls[before:], self.obstacles[obstacles:]
             if function is run_vjp:
                 given = _with_small_node_ids(given)
-            if _TRACE: print("WHOLE", function, error, file=sys.stderr)
+            if _TRACE:
+                print("WHOLE", function, error, file=sys.stderr)
             made = self.call(function, given, given_by_name)
         self._enter(old, made)
-        if function is libraries.make_array and made.__class__ is CapturedArray:
-            self.tainted.add(made.slot.number)  # what `tensor` and `asarray` return are Tensors
 
     def _adopt(self, function: Callable[..., Any], args: Any, keywords: Any, old: Any) -> None:
         """Add a call of a function without making it: what it returned are new arrays."""
@@ -288,7 +286,6 @@ class Assembly(Capture):
         calls.append(Call(array_of, (slot,), {}, captured.slot, None, self._place))
         self._append_layout(calls, captured)
         self._table[id(array)] = captured
-        self.tainted.add(captured.slot.number)
 
     def _append_layout(self, calls: list[Call], array: CapturedArray) -> None:
         read = layout_on_gpu if is_on_gpu(array.inner) else layout_of
@@ -397,33 +394,18 @@ class Assembly(Capture):
 
     # ------------------------------------------------------------ the end
 
-    def result_of(self, value: Any) -> tuple[Any, Any]:
-        """Return a result of the function as its caller gets it, and as a replay does: the slot of a Tensor or array."""
-        if isinstance(value, Tensor):
-            known = self._log.tensors.get(id(value))
-            is_outer = known is not None and known() is value and known.is_outer
-            if is_outer or value._array.__class__ is Batched:
-                return value, self._slot_of_tensor(value)
-            captured = self._table.get(id(value._array))
-            if captured is not None and not self._depends_on_tensors(captured):
-                left = self.leaving(value._array)
-                return value._array, left.slot
-            return value, self._slot_of_tensor(value)
-        if is_plain(value) and id(value) in self._table:
-            left = self.leaving(value)
-            return value, left.slot
-        return value, value
+    def result_of(self, value: Any, shown: Any) -> Any:
+        """Return what a replay returns for a result: the slot of a Tensor or array; anything else is the same.
 
-    def _depends_on_tensors(self, captured: Any) -> bool:
-        """Return True if an array depends on a Tensor from outside, and not on arrays among the arguments alone."""
-        if not isinstance(captured, CapturedArray):
-            return True
-        if self._tainted is None:
-            self._tainted = set(map(self._memory_of, self.tainted))
-            for call in self.calls:
-                if not self._tainted.isdisjoint(map(self._memory_of, call.given)):
-                    self._tainted.update(map(self._memory_of, call.made), self._written(call))
-        return self._memory_of(captured.slot.number) in self._tainted
+        Args:
+            value: what the function has returned.
+            shown: what its caller gets, see `Log.as_result`.
+        """
+        if isinstance(shown, Tensor):
+            return self._slot_of_tensor(shown)
+        if value is not shown:
+            return self.leaving(value._array).slot
+        return self.leaving(value).slot if is_plain(value) and id(value) in self._table else value
 
     def finish(self, results: Iterable[Any] = ()) -> None:
         """Put the calls in the order of a replay that returns these results."""
@@ -435,6 +417,8 @@ class Assembly(Capture):
         self.open = False
         self._table.clear()
         self._slots.clear()
+        self._grads.clear()
+        del self._log  # and its arrays
 
     def _check_gradients_differ(self) -> None:
         """Guard that no two names stand for one Tensor, as gradients that a program assigns may."""

@@ -13,13 +13,16 @@ from gradmgr._arrays.captured_calls import CaptureError
 from gradmgr._compile.assembly import Assembly
 from gradmgr._compile.log import Log
 from gradmgr._compile.names import Names
-from gradmgr._compile.signature import Signature
+from gradmgr._compile.signature import Signature, give_back, passed_containers
 from gradmgr._engine.cleanup import without_collections
 from gradmgr._engine.containers import leaves_of, rebuilt
 from gradmgr._engine.context import Intercepting, current
 from gradmgr._engine.history.modes import is_grad_enabled, is_inference_mode_enabled
 from gradmgr._arrays.listening import set_listener
 from gradmgr._engine.tensor import Tensor
+
+
+_RAISES = True
 
 
 class CapturedCall:
@@ -46,6 +49,13 @@ class CapturedCall:
         self.changes_names = False
         self._fuses = fuses
         args, keywords = self._arguments(signature)
+        containers = [
+            each
+            for given, passed in zip(
+                (*signature.tree[0], *signature.tree[1].values()), (*args, *keywords.values()), strict=True
+            )
+            for each in passed_containers(given, passed)
+        ]
         state, lasting = current(), _lasting_settings()
         tree = self._run(function, args, keywords)
         self.log.check_conditions()
@@ -55,9 +65,18 @@ class CapturedCall:
             self.log.obstacles.append(
                 "it changes what numpy.seterr or set_grad_enabled sets, for what comes after it, too; do that outside"
             )
-        self.result = tree
+        if give_back(containers, {id(t): signature.leaves[k] for k, t in self.log.arrays.items()}):
+            self.log.obstacles.append("the function changes a list or a dict that it is given; return what is new")
+        found = leaves_of(tree)
+        shown = [self.log.as_result(leaf) for leaf in found]
+        self.result = rebuilt(tree, iter(shown)) if any(a is not b for a, b in zip(found, shown, strict=True)) else tree
         if not self.log.obstacles:
-            without_collections(self._assemble, signature, tree)
+            try:
+                without_collections(self._assemble, signature, found, shown)
+            except Exception as error:  # noqa: BLE001  # the function itself has run, and is not to be called again
+                if _RAISES:
+                    raise
+                self.log.obstacles.append(f"{type(error).__name__}: {error}; please report this")
         self.obstacle = self._find_obstacle()
 
     def _arguments(self, signature: Signature) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -89,7 +108,7 @@ class CapturedCall:
                 set_listener(None)
         return made
 
-    def _assemble(self, signature: Signature, tree: Any) -> None:
+    def _assemble(self, signature: Signature, found: list[Any], shown: list[Any]) -> None:
         self.capture = capture = Assembly(self.log, fuses=self._fuses)
         for k, leaf in enumerate(signature.leaves):
             if k in self.log.arrays:
@@ -97,9 +116,7 @@ class CapturedCall:
             elif isinstance(leaf, Tensor) and signature.first_like(k) == k:
                 capture.slot_of(self.log.tensors[id(leaf)])
         capture.assemble()
-        found = [capture.result_of(leaf) for leaf in leaves_of(tree)]
-        self.result = rebuilt(tree, iter([value for value, _ in found]))
-        self.slots = [slot for _, slot in found]
+        self.slots = [capture.result_of(value, as_shown) for value, as_shown in zip(found, shown, strict=True)]
         capture.finish(self.slots)
         self.generators = generators_in(capture.calls)
         self.pinned = {k: self.tensors[k] for k in self.log.pinned if k in self.tensors}

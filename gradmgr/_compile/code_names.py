@@ -39,10 +39,6 @@ class Chain(NamedTuple):
     line: int
     use: str = READ
 
-    def text(self) -> str:
-        """Return it as the code spells it."""
-        return ".".join([self.name or "<value>", *self.path])
-
 
 def names_in(code: types.CodeType) -> list[Chain]:
     """Return the chains in a code object and in the functions that it defines, each once."""
@@ -124,8 +120,8 @@ class _Reader:
                 self._read_other(step)
                 if isinstance(name, types.CodeType):
                     self._count += 1
-                    given = {each: outer.get(each) or self._local(each + suffix) for each in name.co_freevars}
-                    self._read(name, given, f"@{self._count}")
+                    free = {each: outer.get(each) or self._local(each + suffix) for each in name.co_freevars}
+                    self._read(name, free, f"@{self._count}")
 
     def _local(self, name: str) -> Chain:
         return Chain(LOCAL, name, (), self._line)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import FunctionType, MappingProxyType, MethodType
 from typing import Any
 
@@ -24,7 +24,9 @@ import numpy as np
 from gradmgr._arrays.arguments import leaves_in, map_leaves
 from gradmgr._arrays.batched import Batched
 from gradmgr._arrays.captured_calls import ROOT, Place, line_at
+from gradmgr._arrays import gpu, libraries
 from gradmgr._arrays.gpu import is_on_gpu
+from gradmgr._arrays.captured import CapturedArray
 from gradmgr._compile.captured_state import Condition, Residuals
 from gradmgr._compile.steps import (
     Compute,
@@ -42,6 +44,7 @@ from gradmgr._compile.steps import (
     run_composed,
     run_vjp,
 )
+from gradmgr._compile.told import Teller, untold
 from gradmgr._engine.context import current, is_tracked, set_current
 from gradmgr._engine.entry import tracked_input_ids
 from gradmgr._arrays.listening import Listener, set_listener
@@ -90,6 +93,8 @@ class Log(Listener, Interceptor):
 
     __slots__ = (
         "_candidates",
+        "_dependent",
+        "_teller",
         "_given",
         "_has_late",
         "_inside",
@@ -108,7 +113,6 @@ class Log(Listener, Interceptor):
         "pinned",
         "steps",
         "tensors",
-        "unread",
         "values",
     )
 
@@ -117,9 +121,11 @@ class Log(Listener, Interceptor):
     def __init__(self) -> None:
         super().__init__()
         self.steps: list[Step] = []
+        self._teller = Teller(self)
         self.values: dict[int, Any] = {}  # arrays of which a replay has others, by identity; kept alive
         self.tensors: dict[int, KnownTensor] = {}
         self.arrays: dict[int, Tensor] = {}
+        self._dependent: set[int] | None = None
         self.before: dict[int, Any] = {}  # these arrays, as they were
         self._given: dict[int, Any] = {}
         self.conditions: dict[int, Condition] = {}
@@ -127,10 +133,11 @@ class Log(Listener, Interceptor):
         self.cleanups: list[Callable[[BaseException], None]] = []
         self.code_of_program: list[Any] = []
         self.changes_state = False
-        self.unread: Mapping[int, Collection[str]] = {}
         self.pinned: set[int] = set()  # numbers of arguments that the function has by other means, too
         self.changed: set[int] = set()  # arrays of earlier steps that later ones have added into, by identity
-        self._candidates: dict[int, Tensor] = {}  # tensors from outside that may be read, by their arrays' identity
+        self._candidates: dict[
+            int, weakref.ref[Tensor]
+        ] = {}  # tensors from outside that may be read, by their arrays' identity
         self._leaves: list[weakref.ref[Tensor]] = []  # of managers that have begun to record
         self._has_late = False  # whether a call that may change any tensor was made as a whole
         self._inside = False  # whether a step runs, whose own steps do not count
@@ -184,22 +191,30 @@ class Log(Listener, Interceptor):
     def add_argument(self, number: int, value: Any) -> None:
         """Note an argument: a Tensor, or the Tensor as which an array arrives."""
         self.tensors[id(value)] = KnownTensor(value, is_outer=True, source=number)
-        self._candidates.setdefault(id(value._array), value)
+        self._candidates.setdefault(id(value._array), weakref.ref(value))
 
     def expect(self, tensors: Iterable[Tensor]) -> None:
         """Note tensors from outside whose arrays may be read as such."""
         for t in tensors:
-            if self._candidates.setdefault(id(t._array), t) is t:
+            if self._candidate(t._array) is None:
+                self._candidates[id(t._array)] = weakref.ref(t)
+            if self._candidate(t._array) is t:
                 known = self.tensors.get(id(t))
                 if known is not None and known.source is not None and known() is t:
                     self.pinned.add(known.source)
+
+    def _candidate(self, array: Any) -> Tensor | None:
+        """Return the tensor from outside that has this array; None if none is known."""
+        reference = self._candidates.get(id(array))
+        t = None if reference is None else reference()
+        return t if t is not None and t._array is array else None
 
     def _meet_array(self, array: Any) -> bool:
         """See that a step reads an array as such; return True if a replay has another in its place."""
         if id(array) in self.values:
             return True
-        t = self._candidates.get(id(array))
-        if t is not None and t._array is array:
+        t = self._candidate(array)
+        if t is not None:
             self.meet(t)
         return id(array) in self.values
 
@@ -217,8 +232,8 @@ class Log(Listener, Interceptor):
         array = t._array
         if array is None or id(array) in self.values or array.__class__ is Batched:
             return self.tensors.get(id(t))
-        candidate = self._candidates.get(id(array))
-        if candidate is not None and candidate._array is array and id(t) not in self.tensors:
+        candidate = self._candidate(array)
+        if candidate is not None and id(t) not in self.tensors:
             t = candidate  # of which this one was made, as `detach` does
         known = self._known(t)
         known.array = array
@@ -295,6 +310,7 @@ class Log(Listener, Interceptor):
         return rule(*args) if self._inside else self._compose(rule, args, {})
 
     def _compose(self, function: Callable[..., Any], args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+        args, keywords = untold((args, keywords))
         for part in leaves_in((args, keywords)):
             if part.__class__ is np.ndarray:
                 self._meet_array(part)
@@ -318,12 +334,23 @@ class Log(Listener, Interceptor):
             self._within, self._later = before
         return made, tuple(within), later
 
+    def told_array_of(self, t: Tensor) -> Any:
+        self.meet(t)
+        return t._array if self._inside or self._within is not None else self._teller.told(t._array)
+
+    def untold(self, value: Any) -> Any:
+        return untold(value)
+
     def call(self, function: Callable[..., Any], args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         if self._inside or self._within is not None:
             return function(*args, **keywords)
+        is_told = False
         for part in leaves_in((args, keywords)):
             if part.__class__ is np.ndarray:
                 self._meet_array(part)
+            is_told = is_told or part.__class__ is CapturedArray
+        if is_told:
+            args, keywords = untold((args, keywords))
         self._inside = True
         try:
             result = function(*args, **keywords)
@@ -332,7 +359,7 @@ class Log(Listener, Interceptor):
         result = _distinct(result)
         self._hold(result)
         self._add(Compute(function, args, keywords, result))
-        return result
+        return self._teller.told(result) if is_told else result
 
     def compute_vjp(self, vjp: Callable[..., None], e: tuple[Any, ...], g: Any, grads: Any, owned: Any) -> None:
         ids = tuple(dict.fromkeys(tracked_input_ids(e)))
@@ -354,6 +381,7 @@ class Log(Listener, Interceptor):
             self._add(Compute(run_composed, (run_vjp, args, {}, tracked), {}, (made, within)), later)
 
     def guard(self, read: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+        args = untold(args)
         found = read(*args)
         if not self._inside and self._within is None:
             self._add(Guard(read, args, found))
@@ -374,7 +402,7 @@ class Log(Listener, Interceptor):
     def see(self, owner: Any, read: Callable[[Any], Any], what: str) -> None:
         """Note that the function depends on `read(owner)`; what is noted first of an object counts."""
         if id(owner) not in self.conditions:
-            self.conditions[id(owner)] = Condition(owner, read, what, self.unread.get(id(owner), ()))
+            self.conditions[id(owner)] = Condition(owner, read, what)
 
     def note_code(self, functions: Iterable[Any]) -> None:
         """Note code of the program that runs in each replay."""
@@ -552,6 +580,30 @@ class Log(Listener, Interceptor):
 
     # ------------------------------------------------------------ the end
 
+    def as_result(self, value: Any) -> Any:
+        """Return a result as the function returns it for arrays, which arrive as Tensors: an array, if it is of these."""
+        if not isinstance(value, Tensor) or value._array.__class__ is Batched or id(value._array) not in self.values:
+            return value
+        known = self.tensors.get(id(value))
+        if known is not None and known() is value and known.is_outer:
+            return value
+        return value if id(value._array) in self._of_tensors() else value._array
+
+    def _of_tensors(self) -> set[int]:
+        """Return the identities of the arrays that depend on Tensors, and not on arrays among the arguments alone."""
+        if self._dependent is None:
+            self._dependent = found = set()
+            for step in self.steps:
+                if isinstance(step, Read):
+                    found.add(id(step.array))
+                elif isinstance(step, Whole):
+                    found.update(map(id, _arrays_in(step.result)))
+                elif isinstance(step, Compute):
+                    is_made = step.function is libraries.make_array or step.function is _itself
+                    if is_made or not found.isdisjoint(map(id, _arrays_in((step.args, step.keywords)))):
+                        found.update(map(id, _arrays_in(step.result)))
+        return self._dependent
+
     def check_conditions(self) -> None:
         """Note as an obstacle what the function has changed of what it has seen."""
         for condition in self.conditions.values():
@@ -568,6 +620,15 @@ def _which_are_tracked(values: Any) -> tuple[bool, ...]:
 def _as_it_is(value: Any) -> Any:
     """Return a new Tensor of the array that a Tensor has now; anything else as it is."""
     return wrap(value._array) if isinstance(value, Tensor) else value
+
+
+def _arrays_in(value: Any) -> Iterator[Any]:
+    """Yield the arrays in nested containers, and those that Tensors and batched arrays have."""
+    for part in leaves_in(value):
+        while isinstance(part, (Tensor, Batched)):
+            part = part._array
+        if gpu.is_plain(part):
+            yield part
 
 
 def _itself(array: Any) -> Any:

@@ -6,8 +6,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from gradmgr._arrays.arguments import leaves_in
-from gradmgr._arrays.captured_calls import Call, CaptureError
+from gradmgr._arrays.captured_calls import CaptureError
 from gradmgr._arrays.gpu import is_on_gpu
 from gradmgr._engine.tensor import Tensor
 
@@ -132,21 +131,3 @@ class UpdateMethod(WeakMethod):
         if owner is None:
             raise CaptureError(f"the object of a {self.__name__} is gone")
         return self._method(owner, begun, machine, *args)
-
-
-# ---------------------------------------------------------------- whose code a call runs
-
-
-def runs_no_code_of_the_program(call: Call) -> bool:
-    """Tell whether a call that is made as a whole is one of gradmgr.optim that is given no function."""
-    function = call.function
-    module = getattr(function, "__module__", None) or ""
-    is_ours = (
-        function.is_of("gradmgr.optim") if isinstance(function, WeakMethod) else module.startswith("gradmgr.optim")
-    )
-    return is_ours and not any(map(callable, leaves_in((call.args, call.keywords))))
-
-
-def is_of_object(call: Call) -> bool:
-    """Tell whether a call is that of an object's own function."""
-    return getattr(call.function, "is_of_object", False)

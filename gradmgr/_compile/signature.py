@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from gradmgr._arrays import libraries
-from gradmgr._engine.containers import leaves_of, parts_of, rebuilt
+from gradmgr._engine.containers import parts_of, rebuilt
 from gradmgr._engine.tensor import Tensor, raw
 
 _BY_VALUE = (bool, int, str, bytes, type(None), np.integer, np.bool_)
@@ -56,10 +56,10 @@ class Signature:
         leaves: the arguments without the containers they are in.
     """
 
-    __slots__ = ("_tree", "key", "leaves")
+    __slots__ = ("key", "leaves", "tree")
 
     def __init__(self, args: tuple[Any, ...], keywords: dict[str, Any]) -> None:
-        self._tree = args, keywords
+        self.tree = args, keywords
         self.leaves: list[Any] = []
         leaves = self.leaves
         named = tuple(keywords) if keywords else ()
@@ -76,11 +76,6 @@ class Signature:
         """Tell whether a leaf is an array."""
         return any(map(_is_array, self.leaves))
 
-    def containers(self) -> list[Any]:
-        """Return the containers in which arguments are."""
-        args, keywords = self._tree
-        return [held for value in (*args, *keywords.values()) for held in _containers_in(value)]
-
     def first_like(self, k: int) -> int:
         """Return the number of the first leaf that is the same object."""
         return next(n for n, leaf in enumerate(self.leaves) if leaf is self.leaves[k])
@@ -88,33 +83,72 @@ class Signature:
     def filled(self, leaves: list[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return positional and keyword arguments with other leaves; the containers themselves where none is."""
         if all(map(operator.is_, leaves, self.leaves)):
-            return self._tree
-        args, keywords = rebuilt(self._tree, iter(leaves))
+            return self.tree
+        args, keywords = rebuilt(self.tree, iter(leaves))
         return args, keywords
 
-    @staticmethod
-    def is_changed(args: tuple[Any, ...], keywords: dict[str, Any], leaves: list[Any]) -> bool:
-        """Tell whether the containers among arguments hold other leaves than these."""
-        found = leaves_of((args, keywords))
-        return len(found) != len(leaves) or not all(map(operator.is_, found, leaves))
+
+# A container as it was given, that in its place in which arrays are Tensors, and what the latter held then.
+Passed = tuple[Any, Any, list[tuple[Any, Any]]]
 
 
-def _containers_in(value: Any) -> Iterator[Any]:
-    """Yield a container, and those in it."""
-    parts = parts_of(value)
-    if parts is not None:
-        yield value
-        for part in parts:
-            yield from _containers_in(part)
+def passed_containers(given: Any, passed: Any) -> list[Passed]:
+    """Return the containers among arguments, before the function runs."""
+    parts = parts_of(given)
+    if parts is None:
+        return []
+    found = [(given, passed, _contents(passed))]
+    for part, its in zip(parts, parts_of(passed) or (), strict=True):
+        found += passed_containers(part, its)
+    return found
+
+
+def give_back(containers: list[Passed], originals: dict[int, Any]) -> bool:
+    """Let containers hold what a function has left in those in their place; return True if it has changed any.
+
+    Args:
+        containers: what `passed_containers` returned.
+        originals: the arrays, by the identity of the Tensors in their place.
+    """
+    is_changed = False
+    originals = originals | {id(passed): given for given, passed, _ in containers}
+    for given, passed, before in containers:
+        now = _contents(passed)
+        if len(now) == len(before) and all(k == n and v is w for (k, v), (n, w) in zip(now, before, strict=True)):
+            continue
+        is_changed = True
+        if given is passed:
+            continue
+        pairs = [(name, originals.get(id(value), value)) for name, value in now]
+        if isinstance(given, list):
+            given[:] = [value for _, value in pairs]
+        elif isinstance(given, dict):
+            given.clear()
+            given.update(pairs)
+        else:
+            for name, value in pairs:
+                setattr(given, name, value)
+    return is_changed
+
+
+def _contents(container: Any) -> list[tuple[Any, Any]]:
+    """Return what a container holds, by the number, the key or the name."""
+    if isinstance(container, (list, tuple)):
+        return list(enumerate(container))
+    if isinstance(container, dict):
+        return list(container.items())
+    return list(vars(container).items()) if hasattr(container, "__dict__") else []
 
 
 def _is_array(value: Any) -> bool:
-    return libraries.is_array(value) and not isinstance(value, (np.integer, np.bool_))
+    is_array = libraries.is_array(value) and not isinstance(value, (np.integer, np.bool_))
+    return is_array and (value.dtype.kind in "biufc" or libraries.is_differentiable(value.dtype))
 
 
 def _key_of(value: Any, leaves: list[Any]) -> Any:
     kind = value.__class__
-    if kind is Tensor or kind is np.ndarray:  # the common cases, without further questions
+    # The common cases, without further questions.
+    if kind is Tensor or (kind is np.ndarray and value.dtype.kind in "biufc"):
         leaves.append(value)
         array = value._array if kind is Tensor else value
         return (

@@ -14,32 +14,20 @@ from gradmgr._compile.code_names import EMPTY_CALL
 # By module: what of it gives the same answer each time, or only writes.
 _VOLATILE = MappingProxyType(
     {
-        "io": ("BytesIO", "StringIO", "IOBase", "TextIOBase", "RawIOBase", "BufferedIOBase"),
-        "os": ("curdir", "fspath", "linesep", "name", "path", "pathsep", "sep"),
-        "os.path": ("basename", "commonpath", "dirname", "join", "normpath", "sep", "split", "splitext"),
-        "random": (),
-        "secrets": (),
-        "socket": (),
-        "sys": (
-            *("byteorder", "float_info", "hash_info", "hexversion", "implementation", "int_info", "maxsize"),
-            *("maxunicode", "modules", "platform", "stderr", "stdout", "version", "version_info"),
-        ),
-        "time": ("struct_time",),
-        "uuid": ("NAMESPACE_DNS", "NAMESPACE_OID", "NAMESPACE_URL", "NAMESPACE_X500", "UUID", "uuid3", "uuid5"),
+        "io": "BufferedIOBase BytesIO IOBase RawIOBase StringIO TextIOBase",
+        "os": "curdir fspath linesep name path pathsep sep",
+        "os.path": "basename commonpath dirname join normpath sep split splitext",
+        "random": "",
+        "secrets": "",
+        "socket": "",
+        "sys": "byteorder float_info hexversion implementation maxsize platform stderr stdout version version_info",
+        "time": "struct_time",
+        "uuid": "NAMESPACE_DNS NAMESPACE_OID NAMESPACE_URL NAMESPACE_X500 UUID uuid3 uuid5",
     }
 )
-# Modules written in C, and those of a system, that stand behind them.
+# What stands behind these modules.
 _KNOWN_AS = MappingProxyType(
-    {
-        "_io": "io",
-        "_random": "random",
-        "_socket": "socket",
-        "genericpath": "os.path",
-        "nt": "os",
-        "ntpath": "os.path",
-        "posix": "os",
-        "posixpath": "os.path",
-    }
+    {"genericpath": "os.path", "nt": "os", "ntpath": "os.path", "posix": "os", "posixpath": "os.path"}
 )
 _CLOCK = ("now", "today", "utcnow")  # of the classes of datetime
 # What draws the same numbers each time where it is given a seed.
@@ -62,8 +50,8 @@ def volatile(value: Any, path: tuple[str, ...], use: str) -> str | None:
         use: what the code does with it, as of `Chain`.
     """
     while isinstance(value, types.ModuleType):
-        module = _KNOWN_AS.get(value.__name__, value.__name__)
-        steady = _VOLATILE.get(module, ())
+        module = _known(value.__name__)
+        steady = _VOLATILE.get(module, "").split()
         if not path or not is_of_library(module):
             return module if module in _VOLATILE or module == "numpy.random" else None
         name, *rest = path
@@ -77,9 +65,13 @@ def volatile(value: Any, path: tuple[str, ...], use: str) -> str | None:
     return _volatile_object(value, use)
 
 
+def _known(module: str) -> str:
+    return _KNOWN_AS.get(module, module.removeprefix("_"))
+
+
 def _volatile_object(value: Any, use: str) -> str | None:
     module, name = _origin(value)
-    module = "numpy.random" if module.startswith("numpy.random.") else _KNOWN_AS.get(module, module)
+    module = "numpy.random" if module.startswith("numpy.random.") else _known(module)
     first, _, method = name.partition(".")
     if first in _SEEDED and not method and module in ("random", "numpy.random"):
         is_volatile = use == EMPTY_CALL if callable(value) else module == "random"  # else its state is compared
@@ -88,7 +80,9 @@ def _volatile_object(value: Any, use: str) -> str | None:
     elif module == "datetime":
         is_volatile = method in _CLOCK
     else:
-        is_volatile = module in _VOLATILE and first not in _VOLATILE[module] and value not in (sys.stdout, sys.stderr)
+        is_volatile = (
+            module in _VOLATILE and first not in _VOLATILE[module].split() and value not in (sys.stdout, sys.stderr)
+        )
     return f"{module}.{name}" if is_volatile else None
 
 
@@ -102,6 +96,6 @@ def _origin(value: Any) -> tuple[str, str]:
     if owner is np.random.mtrand._rand:
         return "numpy.random", name
     if owner is None or isinstance(owner, types.ModuleType):
-        return str(value.__module__), name
+        return str(getattr(value, "__module__", "")), name
     kind = owner if isinstance(owner, type) else type(owner)
     return kind.__module__, f"{kind.__name__}.{name}"

@@ -32,7 +32,7 @@ from gradmgr._engine.ownership import (
 )
 from gradmgr._engine.recorder import snapshot
 from gradmgr._engine.tape import Tape
-from gradmgr._engine.tensor import Tensor, raw, wrap
+from gradmgr._engine.tensor import Tensor, bare, wrap
 
 # Computes the vjps of entries, from the end to the start, and empties the list.
 Loop = Callable[[list[Any], Grads, Ownership], None]
@@ -383,7 +383,7 @@ class ObservedPass:
     def _compute_followed(self, hooks: ValueHooks | None, e: Entry, g: Any, grads: Grads, owned: Ownership) -> None:
         """Compute as if nothing observed it, then show the gradient there was before: the vjp may write to g."""
         several = g.__class__ is dict
-        before = {k: wrap(raw(part)) for k, part in g.items()} if several else wrap(raw(g))
+        before = {k: wrap(bare(part)) for k, part in g.items()} if several else wrap(bare(g))
         VJPS[e[0]](e, g, grads, owned)
         for observer in self.following:
             observer.after_vjp(self.tape, e, before, grads)

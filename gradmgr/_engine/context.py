@@ -184,6 +184,9 @@ class Context:
                 return _call_of_2(self, op, *inputs)
             if len(inputs) == 1:
                 return _call_of_1(self, op, *inputs)
+        heard = listener()
+        if heard is not None:
+            inputs, params = heard.untold((inputs, params))
         for interceptor in self.interceptors:
             if interceptor.open:
                 inputs = interceptor.before_op(op, inputs, params)

@@ -19,7 +19,7 @@ from gradmgr._engine.context import (
 )
 from gradmgr._arrays.listening import listener
 from gradmgr._engine.recorder import Recorder
-from gradmgr._engine.tensor import Tensor, raw
+from gradmgr._engine.tensor import Tensor, bare
 
 # So many tangents are made between two looks at which of them are still held.
 _MANY = 64
@@ -142,10 +142,10 @@ def _tangents(jvp: Any, node_ids: tuple[Any, ...], values: tuple[Any, ...], out:
     """Return the tangent of each result, by the rule of an op; None of one that has none."""
     made = jvp(node_ids, values, out, params)
     if out.__class__ is not tuple:
-        return broadcast_like(made, raw(out))
+        return broadcast_like(made, bare(out))
     return tuple(
         [
-            broadcast_like(tangent, raw(part)) if is_differentiable(part.dtype) else None
+            broadcast_like(tangent, bare(part)) if is_differentiable(part.dtype) else None
             for tangent, part in zip(made, out, strict=True)
         ]
     )

@@ -21,7 +21,7 @@ from gradmgr._arrays.listening import computed, listener
 from gradmgr._engine.recorder import Recorder, is_tracked_by
 from gradmgr._engine.row_sparse import RowSparse, row_sparse, stored_rows
 from gradmgr._engine.tape import Tape
-from gradmgr._engine.tensor import Tensor, raw, wrap
+from gradmgr._engine.tensor import Tensor, bare, wrap
 
 # The tensors that are to receive gradients, with their node ids; None for all leaves.
 Inputs = dict[Tensor, Any] | None
@@ -122,7 +122,7 @@ def _values_to_write(
 def _note_batched(results: dict[Tensor, Any]) -> None:
     """Tell each vmap of which tensors are about to be given its gradients: it looks at its end whether they stayed."""
     for t, g in results.items():
-        a = raw(g)
+        a = bare(g)
         if isinstance(a, batched.Batched):
             a.level.note_gradient(t, t.grad)
 

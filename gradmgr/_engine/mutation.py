@@ -16,6 +16,7 @@ import numpy as np
 from gradmgr import errors
 from gradmgr._arrays import libraries
 from gradmgr._arrays.atomic import Call
+from gradmgr._arrays.listening import computed, listener
 from gradmgr._arrays.refcounts import OPERAND_OF_STATEMENT
 from gradmgr._engine import write_lock
 from gradmgr._engine.broadcast import broadcast_to, cast, unbroadcast
@@ -298,6 +299,10 @@ def _broadcasts(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
         return False
 
 
+def _cast(a: Any, dtype: Any) -> Any:
+    return a.astype(dtype)
+
+
 def as_type(x: Any, dtype: Any) -> Any:
     """Cast, recorded between the dtypes that carry gradients; a cast to integers or bools cuts."""
     dtype = np.dtype(dtype)
@@ -309,7 +314,10 @@ def as_type(x: Any, dtype: Any) -> Any:
         if x.dtype.kind == "c" and dtype.kind != "c":
             errors.warn("Casting complex values to real discards the imaginary part", np.exceptions.ComplexWarning)
         return cast(x, dtype)
-    made = wrap(x._array.astype(dtype))
+    heard = listener()
+    if heard is not None:
+        heard.meet(x)
+    made = wrap(computed(_cast, x._array, dtype))
     cut(x, f"a cast to {dtype}", made)
     return made
 

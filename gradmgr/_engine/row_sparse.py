@@ -21,7 +21,7 @@ from gradmgr._arrays import batched, libraries
 from gradmgr._arrays.table_rows import TableRows
 from gradmgr._engine import write_lock
 from gradmgr._engine.context import is_tracked
-from gradmgr._engine.tensor import Tensor, raw, wrap
+from gradmgr._engine.tensor import Tensor, bare, wrap
 
 _slot: Any = Tensor.__dict__["_array"]  # before `compile` may replace it
 _new = object.__new__
@@ -258,7 +258,7 @@ def zeros_like(g: Tensor) -> Tensor:
 def memory_of(t: Any) -> Any:
     """Return an array in the memory that a Tensor or array uses, for asking whose it is: of a RowSparse its values."""
     content = stored_rows(t)
-    return raw(t) if content is None else content.parts[0][1]
+    return bare(t) if content is None else content.parts[0][1]
 
 
 def _restored(rows: Tensor, values: Tensor, shape: tuple[int, ...]) -> RowSparse:
@@ -272,7 +272,7 @@ def _as_tensor(found: Any) -> Tensor:
 
 
 def _as_array(value: Any) -> Any:
-    a = raw(value)
+    a = bare(value)
     return a if libraries.is_array(a) else np.asarray(a)
 
 

@@ -14,7 +14,7 @@ from gradmgr._engine.context import recorders, run_in
 from gradmgr._engine.mutation import as_type
 from gradmgr._engine.recorder import is_tracked_by
 from gradmgr._engine.tape import Tape
-from gradmgr._engine.tensor import Tensor, describe, raw
+from gradmgr._engine.tensor import Tensor, describe, bare
 
 # (node id, cotangent) pairs.
 Seeds = list[tuple[Any, Any]]
@@ -96,7 +96,7 @@ def _cotangent(outer: Any, y: Tensor, dy: Any, position: int) -> Any:
     if dy.__class__ is a.__class__ is np.ndarray and dy.dtype is a.dtype and dy.shape == a.shape:  # 50 ns by a call
         return dy
     recorded = isinstance(dy, Tensor) and is_tracked_by(recorders(outer), dy)
-    value = dy if recorded else raw(dy)
+    value = dy if recorded else bare(dy)
     if not isinstance(value, Tensor):
         libraries.check_plain(value)
         value = value if libraries.is_array(value) else np.asarray(value)
@@ -115,8 +115,8 @@ def _cotangent(outer: Any, y: Tensor, dy: Any, position: int) -> Any:
         raise errors.DtypeError(
             f"backward: dy number {position} is complex, {dtype}, and its y real, {wanted}; pass its real part"
         )
-    if libraries.root(raw(value)) is not libraries.root(a):
-        where = libraries.device_of(raw(value))
+    if libraries.root(bare(value)) is not libraries.root(a):
+        where = libraries.device_of(bare(value))
         raise errors.MixedArraysError(f"backward: dy number {position} lives on {where}, its y on {y.device}; move dy")
     if dtype == wanted:
         # Captured beside a captured y, so that what is computed of both is captured as what it is for plain arrays.

@@ -370,8 +370,9 @@ _new = object.__new__
 
 def wrap(array: Any) -> Tensor:
     """Return a Tensor that shares this array and that no recorder tracks."""
+    heard = listener()
     made = _new(Tensor)
-    made._array = array
+    made._array = array if heard is None else heard.untold(array)
     made._rec = None
     made._view_of = None
     return made
@@ -405,9 +406,22 @@ def is_number(t: Tensor) -> bool:
     return t._view_of is None and t._array.ndim == 0
 
 
+def bare(value: Any) -> Any:
+    """Return a Tensor's array itself, anything else as it is."""
+    if not isinstance(value, Tensor):
+        return value
+    heard = listener()
+    if heard is not None:
+        heard.meet(value)
+    return value._array
+
+
 def raw(value: Any) -> Any:
-    """Return a Tensor's array, anything else as it is."""
-    return value._array if isinstance(value, Tensor) else value
+    """Return a Tensor's array to compute on, anything else as it is; a listener is told of what is computed."""
+    if not isinstance(value, Tensor):
+        return value
+    heard = listener()
+    return value._array if heard is None else heard.told_array_of(value)
 
 
 def check_one_number(t: Tensor, asked: str, error: type[Exception]) -> None:

@@ -19,7 +19,7 @@ from gradmgr._engine.context import Context, current, interceptors_of, paused, r
 from gradmgr._engine.interceptors import Interceptor
 from gradmgr._engine.op import Op
 from gradmgr._engine.recorder import Recorder, snapshot
-from gradmgr._engine.tensor import Tensor, alike, describe, raw, wrap
+from gradmgr._engine.tensor import Tensor, alike, describe, bare, wrap
 from gradmgr._transforms.function_context import ContextState, FunctionCtx
 from gradmgr._transforms.function_node import (
     FUNCTION_OP,
@@ -79,7 +79,7 @@ class FunctionCall:
             level = highest_level([t._array for t in self.args if isinstance(t, Tensor)])
             if level is not None:
                 return run_in(_without_vmap(context, level), self._run_vmap_method, level)
-        self.arrays_before = tuple([raw(t) for t in self.args])
+        self.arrays_before = tuple([bare(t) for t in self.args])
         self.tracking = _tracking_recorders(context, self.args)
         # Forward is given untracked Tensors of the same values, one for each Tensor among the arguments.
         copies = {id(t): alike(t) for t in self.args if isinstance(t, Tensor)}
@@ -158,7 +158,7 @@ class FunctionCall:
 
     def run_untracked(self, needs: tuple[bool, ...]) -> tuple[Residuals, Any]:
         """Run forward as if these arguments were tracked; return what backward needs, and the result."""
-        self.arrays_before = tuple([raw(t) for t in self.args])
+        self.arrays_before = tuple([bare(t) for t in self.args])
         copies = {id(t): alike(t) for t in self.args if isinstance(t, Tensor)}
         self.forward_args = tuple([copies.get(id(t), t) for t in self.args])
         ctx = FunctionCtx()
@@ -167,7 +167,7 @@ class FunctionCall:
             output = run_in(paused(current()), self._forward, ctx)
             self._take_results(output)
             node = self._make_node(ctx, {j: index for index, (j, _) in enumerate(self._differentiable())})
-            kept = tuple([raw(value) for value in (*self.state.for_backward, *[v for v, _ in node.attribute_values])])
+            kept = tuple([bare(value) for value in (*self.state.for_backward, *[v for v, _ in node.attribute_values])])
             self._rebind_dirty()
         finally:
             self.state.close()
@@ -333,13 +333,13 @@ class FunctionCall:
         for j, part in reversed(list(enumerate(self.outputs))):  # the last of one that is there twice
             if isinstance(self.results[j], Tensor):
                 sources.setdefault(id(part), ("result", j))
-                sources.setdefault(id(raw(part)), ("result", j))
+                sources.setdefault(id(bare(part)), ("result", j))
         return sources
 
     def _kept_value(self, value: Any, source: Source, tracking: _TrackingRecorder) -> Any:
         """Return what an entry of this recorder keeps: a handle that its outer recorders track, or the array."""
         if source is None:
-            return raw(value)
+            return bare(value)
         kind, which = source
         outer = [rec for rec, _ in tracking.outer]
         if kind == "argument":
@@ -477,7 +477,7 @@ def _in_structure(output: Any, results: list[Any]) -> Any:
 def _as_result(part: Any, name: str, j: int) -> Any:
     """Return a new Tensor for a Tensor or an array; anything else as it is."""
     if isinstance(part, Tensor) or is_numeric(part):
-        return wrap(raw(part))
+        return wrap(bare(part))
     if isinstance(part, (list, dict)):
         values = part.values() if isinstance(part, dict) else part
         if any(isinstance(value, Tensor) for value in values):
@@ -547,7 +547,7 @@ def differentiable_values(attributes: dict[str, Any]) -> list[tuple[Any, str]]:
 def _source_of(value: Any, sources_by_id: Any, label: str) -> Source:
     if value is None or not libraries.is_differentiable(value.dtype):
         return None
-    for key in (id(value), id(raw(value))):
+    for key in (id(value), id(bare(value))):
         if key in sources_by_id:
             source: Source = sources_by_id[key]
             return source

@@ -27,7 +27,7 @@ from gradmgr._engine.op import Op
 from gradmgr._engine.ownership import Grads, Ownership, accumulate
 from gradmgr._engine.recorder import Recorder
 from gradmgr._engine.tape import Tape
-from gradmgr._engine.tensor import Tensor, describe, raw, wrap
+from gradmgr._engine.tensor import Tensor, describe, bare, wrap
 from gradmgr._transforms.function_context import ContextState, FunctionCtx
 
 Entry = tuple[Any, ...]
@@ -292,7 +292,7 @@ class FunctionNode:
 
     def _call_unrecorded(self, rule: Any, node_ids: tuple[Any, ...], kept: tuple[Any, ...], given: list[Any]) -> Any:
         """Call a backward that is declared once_differentiable: on untracked tensors, unrecorded."""
-        ctx = self._make_ctx("backward", tuple([raw(value) for value in kept]), node_ids)
+        ctx = self._make_ctx("backward", tuple([bare(value) for value in kept]), node_ids)
         plain = [g if g is None else wrap(g._array) for g in given]
         return run_in(paused(current()), self._call, rule, ctx, plain)
 
@@ -424,9 +424,9 @@ def _checked_derivative(d: Any, expected: ArrayMetadata, what: str, of: str) -> 
         raise errors.DtypeError(
             f"{what} is complex, {dtype}, but {of} is real, {expected.dtype}; return the real part, as with .real"
         )
-    if libraries.namespace(raw(value)).__name__ != expected.library.__name__:  # one on the host, one on the GPU
+    if libraries.namespace(bare(value)).__name__ != expected.library.__name__:  # one on the host, one on the GPU
         raise errors.MixedArraysError(
-            f"{what} lives on {libraries.device_of(raw(value))}, {of} does not; move it there"
+            f"{what} lives on {libraries.device_of(bare(value))}, {of} does not; move it there"
         )
     return value if dtype == expected.dtype else as_type(value, expected.dtype)
 
@@ -455,7 +455,7 @@ def _vjp(e: Entry, g: Any, grads: Grads, owned: Ownership) -> None:
     _, _, node_ids, kept, _, outer, node = e
     for node_id, d in zip(node_ids, node.gradients(node_ids, kept, outer, g), strict=True):
         if node_id is not None and d is not None:
-            accumulate(grads, owned, node_id, raw(d) if owned.plain else d)
+            accumulate(grads, owned, node_id, bare(d) if owned.plain else d)
 
 
 def _vjp_unrecorded(e: Entry, g: Any, grads: Grads, owned: Ownership) -> NoReturn:

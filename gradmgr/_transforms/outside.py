@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import functools
 import types
+from collections import ChainMap, UserDict, UserList, deque
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from gradmgr._compile.sources import CONTAINERS, attributes_of, held_by, module_of
 from gradmgr._engine.tensor import Tensor
 
+_MAPPINGS = (dict, types.MappingProxyType, UserDict, ChainMap)
+_VIEWS: tuple[Any, ...] = type({}.keys()), type({}.values()), type({}.items())
+_CONTAINERS: Any = (list, tuple, set, frozenset, deque, UserList, *_MAPPINGS, *_VIEWS)
 # Code and objects that hold the tensors of recordings, which may be those that a function made.
 _RECORDING = ("gradmgr._engine", "gradmgr._compile", "gradmgr._transforms", "gradmgr.manager")
 
@@ -38,11 +41,11 @@ def _parts_of(value: Any) -> list[Any]:
         return [value.__self__, value.__func__]
     if isinstance(value, functools.partial):
         return [value.func, *value.args, *value.keywords.values()]
-    if isinstance(value, CONTAINERS):
-        return held_by(value)
+    if isinstance(value, _CONTAINERS):
+        return [*value, *value.values()] if isinstance(value, _MAPPINGS) else list(value)
     if isinstance(value, (type, types.ModuleType)) or type(value).__module__.startswith(_RECORDING):
         return []
-    return [getattr(value, name, None) for name in attributes_of(value)]
+    return [getattr(value, name, None) for name in _attributes_of(value)]
 
 
 def _given_to(function: types.FunctionType) -> Iterator[Any]:
@@ -59,7 +62,7 @@ def _given_to(function: types.FunctionType) -> Iterator[Any]:
 
 def _globals_of(function: types.FunctionType) -> list[Any]:
     """Return the globals that it names; those of gradmgr's own code are none of the user's."""
-    if module_of(function).startswith("gradmgr"):
+    if str(function.__globals__.get("__name__", function.__module__)).startswith("gradmgr"):
         return []
     variables = function.__globals__
     return [variables[name] for name in _names_in(function.__code__) if name in variables]
@@ -70,3 +73,12 @@ def _names_in(code: types.CodeType) -> Iterator[str]:
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):  # of a function within it
             yield from _names_in(constant)
+
+
+def _attributes_of(value: Any) -> list[str]:
+    """Return the names of an object's own attributes."""
+    slots = []
+    for cls in type(value).__mro__:
+        named = vars(cls).get("__slots__", ())
+        slots += [name for name in ((named,) if isinstance(named, str) else named) if hasattr(value, name)]
+    return [*getattr(value, "__dict__", ()), *slots]

@@ -46,7 +46,7 @@ from gradmgr._engine.context import (
 from gradmgr._engine.interceptors import Interceptor
 from gradmgr._engine.op import Function, linear
 from gradmgr._engine.recorder import snapshot
-from gradmgr._engine.tensor import Tensor, describe, raw, wrap
+from gradmgr._engine.tensor import Tensor, describe, bare, wrap
 from gradmgr._engine.wrong_calls import explained
 from gradmgr._transforms.outside import taken_from_outside
 from gradmgr.ops.join import concatenate
@@ -82,7 +82,7 @@ class _VmapInterceptor(Interceptor):
         state = current()
         depths = [w.depth for w in interceptors_of(state) if isinstance(w, _VmapInterceptor)]
         self.depth = 1 + max(depths) if depths else 1
-        self.level = Level(size, self.depth, libraries.namespace(innermost(raw(like))))
+        self.level = Level(size, self.depth, libraries.namespace(innermost(bare(like))))
         self.outer = recorders(state)
 
     def reopened(self) -> _VmapInterceptor:
@@ -518,7 +518,7 @@ def map_units(func: Callable[[Any], list[Any]], units: Any, *, identity: bool) -
 
 def _unbatched(y: Any, level: Level, place: int) -> Any:
     """Return a result, a Tensor or an array, with the examples as an ordinary axis."""
-    differs = is_batched_at(raw(y), level)
+    differs = is_batched_at(bare(y), level)
     return unbatch_op(y if differs else broadcast_op(y, level), level, place)
 
 

@@ -21,7 +21,7 @@ from gradmgr._engine.context import current, is_recording, recorders
 from gradmgr._engine.custom import custom
 from gradmgr._engine.recorder import Recorder
 from gradmgr._engine.tape import add_root
-from gradmgr._engine.tensor import Tensor, raw, wrap
+from gradmgr._engine.tensor import Tensor, bare, wrap
 from gradmgr.distributed._group import Group
 from gradmgr.distributed._wire import check_op
 from gradmgr.distributed._world import group as resolve_group
@@ -140,7 +140,7 @@ def _apply_to_derivative(op: Any, x: Any, *params: Any) -> Any:
     """
     recording = _open_recorders()
     if any(not isinstance(x, Tensor) or rec.node_id_of(x) is None for rec in recording):
-        given, a = x, raw(x)
+        given, a = x, bare(x)
         x = wrap(a)
         for rec in recording:
             node_id = rec.node_id_of(given) if isinstance(given, Tensor) else None

@@ -20,7 +20,7 @@ from gradmgr._engine.context import current, is_recording, recorders
 from gradmgr._engine.custom import custom
 from gradmgr._engine.recorder import Recorder
 from gradmgr._engine.tape import Tape, add_root
-from gradmgr._engine.tensor import Tensor, raw, wrap
+from gradmgr._engine.tensor import Tensor, bare, wrap
 from gradmgr._transforms.checkpoint import is_in_checkpoint
 from gradmgr.distributed._group import Group
 from gradmgr.distributed._world import group as resolve_group
@@ -123,7 +123,7 @@ def _check_once(operation: str, instead: str) -> None:
 
 
 def _check_reverse(x: Any) -> None:
-    if batched.is_batched(raw(x)):
+    if batched.is_batched(bare(x)):
         raise errors.UnsupportedFunctionError("send does not go through vmap; send the whole batch outside of it")
     if isinstance(x, Tensor) and any(
         rec.open and not isinstance(rec, Tape) and rec.node_id_of(x) is not None for rec in recorders(current())
@@ -181,7 +181,7 @@ def _open_tapes(x: Tensor | None = None) -> list[Recorder]:
 
 def _transmit(x: Any, link: _Link) -> None:
     """Send, and make the tapes that track the value receive its gradient in every backward."""
-    array = raw(x)
+    array = bare(x)
     followers = len(_open_tapes(x)) if isinstance(x, Tensor) and libraries.is_differentiable(array.dtype) else 0
     what = {"dtype": array.dtype.name, "shape": list(array.shape), "followers": followers, "number": link.number}
     head = np.frombuffer(json.dumps(what).encode().ljust(_HEAD), np.uint8).copy()

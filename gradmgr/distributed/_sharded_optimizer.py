@@ -16,7 +16,7 @@ from gradmgr._arrays import libraries
 from gradmgr._arrays.atomic import Call, run_atomically
 from gradmgr._engine import write_lock
 from gradmgr._engine.capture_notes import call_whole
-from gradmgr._engine.tensor import Tensor, raw, wrap
+from gradmgr._engine.tensor import Tensor, bare, wrap
 from gradmgr.distributed._group import Group
 from gradmgr.distributed._world import group as resolve_group
 from gradmgr.optim import LBFGS, Optimizer, SparseAdam
@@ -220,7 +220,7 @@ class ZeroRedundancyOptimizer(Optimizer):
             for (start, stop), piece in zip(row.ranges, row.pieces, strict=True):
                 state = by_piece.get(piece, {})
                 if name in state:
-                    mine[start:stop] = raw(state[name])
+                    mine[start:stop] = bare(state[name])
             flat = row.gather(mine, f", the state {name!r} in a {_NAME}")
             for (p, values), has in zip(row.parts(flat), kind, strict=True):
                 if has:
@@ -272,7 +272,7 @@ class ZeroRedundancyOptimizer(Optimizer):
             for k, (place, (start, stop)) in enumerate(zip(row.places, row.spans, strict=True)):
                 state = states.get(row.params[place]) if row.counts(k) else None
                 if state is not None:
-                    cut = {name: raw(s).reshape(-1)[start:stop] for name, s in state.items() if name != "step"}
+                    cut = {name: bare(s).reshape(-1)[start:stop] for name, s in state.items() if name != "step"}
                     own["state"][number] = {"step": state["step"], **cut}
                 number += 1
         for saved, given in zip(own["param_groups"], groups, strict=True):
@@ -281,7 +281,7 @@ class ZeroRedundancyOptimizer(Optimizer):
 
 
 def _is_complex(state: Any) -> bool:
-    return state is not None and raw(state).dtype.kind == "c"
+    return state is not None and bare(state).dtype.kind == "c"
 
 
 def _real(dtype: Any) -> Any:

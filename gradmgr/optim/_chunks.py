@@ -32,7 +32,7 @@ from gradmgr._engine import write_lock
 from gradmgr._engine.context import current, recorders
 from gradmgr._engine.mutation import calls_to_step
 from gradmgr._engine.row_sparse import RowSparse, stored_rows
-from gradmgr._engine.tensor import Tensor, describe, raw
+from gradmgr._engine.tensor import Tensor, describe, bare
 from gradmgr._replay.late_products import LateProduct
 from gradmgr.ops.convert import wide_dtype
 from gradmgr.optim._numbers import Number, is_used, number
@@ -580,7 +580,7 @@ class Chunk:
         if name not in self.buffers:
             like = self.params[0]._array
             row = self.xp.empty_like(like, dtype=real_of(self.dtype), shape=(self.offsets[-1],))
-            row[...] = float(raw(value))
+            row[...] = float(bare(value))
             self.buffers[name] = row
 
     def _states(self) -> list[Array]:

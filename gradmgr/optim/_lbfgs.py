@@ -12,7 +12,7 @@ from gradmgr._arrays import libraries
 from gradmgr._arrays.listening import listener
 from gradmgr._engine.capture_notes import call_whole
 from gradmgr._engine.context import current
-from gradmgr._engine.tensor import Tensor, raw, wrap
+from gradmgr._engine.tensor import Tensor, bare, wrap
 from gradmgr.ops.convert import wide_dtype
 from gradmgr.optim._chunks import flattened, real_of
 from gradmgr.optim._line_search import LineSearch, Point
@@ -159,7 +159,7 @@ class LBFGS(Optimizer):
             return call_whole(self.step, closure, changes=list(self._params()))
         check_has_no_tangent(self._params())
         with self._lock:
-            before, memory = [raw(p).copy() for p in self._params()], self._memory.copied()
+            before, memory = [bare(p).copy() for p in self._params()], self._memory.copied()
             try:
                 return self._iterate(closure)
             except BaseException:
@@ -206,7 +206,7 @@ class LBFGS(Optimizer):
     def _move(self, start: Point, closure: Callable[[], Any], *, is_last: bool) -> tuple[float, Array, int]:
         """Move the parameters; return the loss and the gradient there, and how often the closure was called."""
         group, memory = self.param_groups[0], self._memory
-        origin = [raw(p).copy() for p in self._params()]
+        origin = [bare(p).copy() for p in self._params()]
         if group["line_search_fn"] is None:
             self._put(origin, memory.step)
             if is_last:  # the loss there is not used
@@ -238,11 +238,11 @@ class LBFGS(Optimizer):
         devices = {p.device for p in params}
         if len(devices) > 1:
             raise ValueError(f"LBFGS: all parameters must be on one device; found {', '.join(sorted(devices))}")
-        xp = libraries.namespace(raw(params[0]))
+        xp = libraries.namespace(bare(params[0]))
         rows = []
         for p in params:
             grad = p.grad
-            row = xp.zeros(p.shape, p.dtype) if grad is None else raw(grad)
+            row = xp.zeros(p.shape, p.dtype) if grad is None else bare(grad)
             rows.append(flattened(xp.ascontiguousarray(row)))
         dtype = real_of(wide_dtype(np.result_type(*[row.dtype for row in rows])))
         return xp.concatenate(rows).astype(dtype, copy=False)
@@ -311,9 +311,9 @@ class LBFGS(Optimizer):
         size = sum([p.size * (2 if p.dtype.kind == "c" else 1) for p in self._params()])
         memory.iterations = int(state["step"])
         memory.evaluations = int(state["func_evals"])
-        memory.step, memory.scale, memory.loss = (float(raw(state[name])) for name in ("t", "H_diag", "prev_loss"))
-        device = libraries.device_of(raw(next(self._params())))
-        rows = [libraries.to_device(raw(state[name]), device).copy() for name in self._state]
+        memory.step, memory.scale, memory.loss = (float(bare(state[name])) for name in ("t", "H_diag", "prev_loss"))
+        device = libraries.device_of(bare(next(self._params())))
+        rows = [libraries.to_device(bare(state[name]), device).copy() for name in self._state]
         for name, row in zip(self._state, rows, strict=True):
             if row.shape[-1] != size:
                 raise ValueError(f"{name!r} is for {row.shape[-1]} numbers; the parameters have {size}")
@@ -333,7 +333,7 @@ def _write(p: Tensor, values: Array) -> None:
 def _number(loss: Any) -> float:
     """Return what a closure returned as a number."""
     try:
-        return float(raw(loss) if isinstance(loss, Tensor) else loss)
+        return float(bare(loss) if isinstance(loss, Tensor) else loss)
     except TypeError:
         raise TypeError(f"LBFGS: the closure must return the loss, a number; found {type(loss).__name__}") from None
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from gradmgr._engine.mutation import as_type
-from gradmgr._engine.tensor import Tensor, raw
+from gradmgr._engine.tensor import Tensor, bare
 from gradmgr.ops.convert import to
 
 Number = float | Tensor
@@ -36,7 +36,7 @@ def plain(value: Any) -> Any:
     """Return an option with a float for each Tensor, for a step that is not recorded."""
     if isinstance(value, (tuple, list)):
         return tuple([plain(part) for part in value])
-    return float(raw(value)) if isinstance(value, Tensor) else value
+    return float(bare(value)) if isinstance(value, Tensor) else value
 
 
 def in_double(value: Any) -> Any:

@@ -20,7 +20,7 @@ from gradmgr._engine.context import current, recorders
 from gradmgr._engine.gradients import clear
 from gradmgr._engine.mutation import calls_to_forget
 from gradmgr._engine.row_sparse import stored_rows
-from gradmgr._engine.tensor import Tensor, describe, raw, wrap
+from gradmgr._engine.tensor import Tensor, describe, bare, wrap
 from gradmgr._engine.turn_lock import new_turn_lock
 from gradmgr._engine.views import check_kept
 from gradmgr._replay.late_products import LateProduct
@@ -84,7 +84,7 @@ def _is_ours(value: Any) -> bool:
 def check_number(name: str, value: Any, *, low: float = 0.0, high: float = float("inf"), below: bool = False) -> None:
     """Raise unless `low <= value <= high`; with `below` unless `low <= value < high`."""
     try:
-        number = float("" if isinstance(value, str) else raw(value))  # float() would accept some strings
+        number = float("" if isinstance(value, str) else bare(value))  # float() would accept some strings
     except (TypeError, ValueError):
         raise TypeError(f"{name} must be a number; found {value!r}") from None
     if not (low <= number and (number < high if below else number <= high)):
@@ -607,7 +607,7 @@ class Optimizer:
                 state = states.get(p, {})
                 for name in names:
                     if name in state:
-                        chunk.state_part(name, k)[...] = libraries.to_device(raw(state[name]), chunk.device)
+                        chunk.state_part(name, k)[...] = libraries.to_device(bare(state[name]), chunk.device)
 
     def state_dict(self) -> dict[str, Any]:
         """Return a copy of the state, from which `load_state_dict` resumes exactly.
@@ -722,7 +722,7 @@ class Optimizer:
         for name in self._state:
             if name not in state:
                 continue
-            found = raw(state[name])
+            found = bare(state[name])
             if not libraries.is_array(found):
                 kind = f"{type(found).__module__}.{type(found).__name__}"
                 faults.append(f"{name!r} is neither Tensor nor array; found {kind}")

@@ -117,6 +117,8 @@ class GradScaler:
     def _scale_as(self, kind: Callable[[float], Any]) -> Any:
         return kind(self._scale)
 
+    _scale_as.runs_each_time = True  # type: ignore[attr-defined]  # mypy knows no attributes of functions
+
     @runs_each_time
     def unscale_(self, optimizer: Optimizer) -> None:
         """Divide the gradients of an optimiser's parameters by the scale, and check whether they are finite.

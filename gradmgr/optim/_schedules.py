@@ -11,7 +11,7 @@ from typing import Any
 from gradmgr import errors
 from gradmgr._arrays.atomic import Call, run_atomically
 from gradmgr._engine.capture_notes import refuse_in_replay, runs_each_time_without_tensors
-from gradmgr._engine.tensor import Tensor, raw
+from gradmgr._engine.tensor import Tensor, bare
 from gradmgr.optim._optimizer import Group, Optimizer, check_number
 
 
@@ -143,7 +143,7 @@ class LRScheduler(Saved):
     def _prepare(self, groups: list[Group]) -> None:
         """Store what the groups begin with."""
         for group in groups:
-            group.setdefault("initial_lr", float(raw(group["lr"])))
+            group.setdefault("initial_lr", float(bare(group["lr"])))
 
     def _begin(self) -> None:
         self._step_count = 0

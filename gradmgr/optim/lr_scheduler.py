@@ -28,7 +28,7 @@ from typing import Any
 
 from gradmgr import errors
 from gradmgr._engine.capture_notes import runs_each_time_without_tensors
-from gradmgr._engine.tensor import raw
+from gradmgr._engine.tensor import bare
 from gradmgr._engine.wrong_calls import explain_classes
 from gradmgr.optim._optimizer import Group, Optimizer, check_number
 from gradmgr.optim._schedules import (
@@ -308,7 +308,7 @@ class ReduceLROnPlateau(Saved):
     @runs_each_time_without_tensors
     def step(self, metrics: Any) -> None:
         """Compare the measure, a number or a Tensor of one, with the best, and reduce the `lr` if it is time."""
-        measure = float(raw(metrics))
+        measure = float(bare(metrics))
         self._change(lambda schedule: schedule._advance(measure))
 
     def _advance(self, measure: float) -> None:

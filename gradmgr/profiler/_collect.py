@@ -18,7 +18,7 @@ from gradmgr._engine.entry import input_ids, op_name, tracked_input_ids
 from gradmgr._engine.interceptors import Interceptor
 from gradmgr._engine.observers import Entry, Observer, add_observer, remove_observer
 from gradmgr._engine.tape import Tape
-from gradmgr._engine.tensor import Tensor, raw
+from gradmgr._engine.tensor import Tensor, bare
 from gradmgr.manager import get_backwarding_grad_manager
 from gradmgr.profiler._flops import flops_of
 
@@ -389,7 +389,7 @@ class Profiler(Collector):
         if self.options.flops:
             node.flops, node.vjp_flops = flops_of(op.name, inputs, params, result)
         if self.options.memory:
-            old = [_owner(raw(x)) if isinstance(x, Tensor) else _owner(x) for x in inputs]
+            old = [_owner(bare(x)) if isinstance(x, Tensor) else _owner(x) for x in inputs]
             for a in result if result.__class__ is tuple else (result,):
                 _count_bytes(node, a, old)
 
@@ -452,7 +452,7 @@ def _frames(stack: bool, modules: bool) -> tuple[Frames, str]:
 
 
 def _raw(value: Any) -> Any:
-    return raw(value) if isinstance(value, Tensor) else value
+    return bare(value) if isinstance(value, Tensor) else value
 
 
 def _owner(a: Any) -> Any:

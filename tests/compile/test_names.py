@@ -6,7 +6,7 @@ import collections
 import contextlib
 import copy
 import dataclasses
-import datetime
+import datetime as dt
 import enum
 import functools
 import gc
@@ -29,8 +29,11 @@ from time import perf_counter
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
+import compiled_functions  # noqa: F401  # which enters its programs
+import compiled_training  # noqa: F401  # likewise
 import numpy as np
 import pytest
+from compiled_programs import PROGRAMS
 from numpy.random import default_rng, rand
 
 import gradmgr
@@ -38,7 +41,7 @@ import gradmgr.numpy as gnp
 from gradmgr import GradManager, Tensor, functional, nn, optim, tensor
 from gradmgr._compile.names import Names
 
-HERE = Path(__file__).name
+READ_WHAT_CHANGES = ("numpys_own_generator",)  # programs of the suite
 RATE = 0.5
 OTHER = 1.0
 X = tensor([1.0, 2.0])
@@ -275,8 +278,72 @@ LOSS_AND_GRAD = functional.value_and_grad(loss_of)
 PARTIAL = functools.partial(with_config, config=Config())
 COMPILED = gradmgr.compile(helper)
 
+
+def with_factor(factor: Any, layer: Any, x: Any) -> Any:
+    return x * factor * layer.scale
+
+
+class Decorated:
+    """An object whose method is decorated."""
+
+    scale = 2.0
+
+    @scaled
+    def step(self, x: Any) -> Any:
+        return x * self.scale
+
+
+@dataclasses.dataclass
+class Loop:
+    """A training loop that is a dataclass."""
+
+    layer: Layer
+    config: Config
+    rate: float
+    w: Any
+
+    def step(self, x: Any) -> Any:
+        return self.layer(x) * self.config.rate * self.rate * self.w
+
+
 other_changes: Callable[[], Any] = put(OTHER_MODULE, scale=3.0)
 of_this: dict[str, Any] = globals()
+
+
+def of_decorated_method() -> Program:
+    held = Decorated()
+    return Program(lambda x: held.step(x), put(held, scale=3.0), put(held, unread=3), name="self.scale")
+
+
+def of_partial() -> Program:
+    layer = SimpleNamespace(scale=2.0)
+    function = functools.partial(with_factor, 0.5, layer)
+    return Program(lambda x: function(x), put(layer, scale=3.0), put(layer, unread=3), name="layer.scale")
+
+
+def of_dataclass(**change: Any) -> Program:
+    loop = Loop(Layer(), Config(), 0.5, np.ones(2))
+
+    def keep() -> None:
+        loop.config.epoch += 1
+        loop.w = np.zeros(2)  # an array among the arguments is an input
+
+    return Program(Loop.step, put(loop if "rate" in change else loop.layer, **change), keep, (loop, X))
+
+
+def of_printing() -> Program:
+    before = np.get_printoptions()
+    return Program(
+        lambda x: repr(x), lambda: np.set_printoptions(precision=3), undo=lambda: np.set_printoptions(**before)
+    )
+
+
+def of_installed_program() -> Program:
+    """A program that is installed, as libraries are."""
+    module = types.ModuleType("program.steps")
+    text = "def helper(x): return x * scale\ndef step(x): return helper(x)"
+    exec(compile(text, "/usr/lib/site-packages/program/steps.py", "exec"), vars(module))  # noqa: S102  # text of this test
+    return Program(module.step, put(module, scale=3.0), put(module, more=3.0), name="scale")
 
 
 def of_layer(read: Callable[[Any, Any], Any], layer: Any = None, **change: Any) -> Program:
@@ -345,7 +412,7 @@ def nested() -> Program:
 
     def step(x: Any) -> Any:
         def inner(y: Any) -> Any:
-            return [y * layer.scale for _ in range(2)][0]
+            return sum([y * layer.scale for _ in range(2)])
 
         return inner(x)
 
@@ -438,7 +505,7 @@ READ: dict[str, Callable[[], Program]] = {
     "what it calls itself": lambda: Program(lambda x: x * factorial(2), other_changes),
     "the function itself": lambda: Program(lambda x: OTHER_MODULE.apply(x), put(OTHER_MODULE, apply=lambda x: x)),
     "the code of a function": recoded,
-    "a default": lambda: Program(lambda x, held=(h := [1.0]): x * held[0], lambda: h.append(2.0)),  # noqa: B008
+    "a default": lambda: Program(lambda x, held=(h := [1.0]): x * held[0], lambda: h.append(2.0)),
     "a keyword default": lambda: Program(lambda x: with_limit(x), lambda: with_limit.__kwdefaults__["limit"].append(1)),
     "a method": lambda: of_layer(lambda h, x: h.apply(x)),
     "an inherited method": lambda: of_layer(lambda h, x: h.apply(x), Wider()),
@@ -475,6 +542,12 @@ READ: dict[str, Callable[[], Program]] = {
     "a built-in function that a global hides": shadowed,
     "a function of gradmgr that is replaced": rebound,
     "a third-party module's number, not what its functions read": third_party,
+    "a method that is decorated": of_decorated_method,
+    "what a partial holds": of_partial,
+    "a field of a dataclass that is an argument": lambda: of_dataclass(rate=3.0),
+    "an attribute of what a dataclass holds that is an argument": lambda: of_dataclass(scale=3.0),
+    "how NumPy prints": of_printing,
+    "a function of the package that the function is of": of_installed_program,
     "how NumPy treats errors": lambda: scoped(lambda: np.errstate(over="raise")),
     "no_grad": lambda: scoped(gradmgr.no_grad),
     "inference_mode": lambda: scoped(gradmgr.inference_mode),
@@ -537,7 +610,7 @@ VALUES: dict[str, tuple[Callable[[], Any], Callable[[], Any], Callable[[], Any]]
     "a NumPy number": (lambda: np.float32(2), lambda: np.float32(2), lambda: np.float32(3)),
     "a NumPy number of another type": (lambda: np.float32(2), lambda: np.float32(2), lambda: np.float64(2)),
     "a NumPy number of the other sign": (lambda: np.float32(0), lambda: np.float32(0), lambda: np.float32(-0.0)),
-    "text": (lambda: "tanh", lambda: "".join(["ta", "nh"]), lambda: "relu"),
+    "text": (lambda: "tanh", lambda: str(b"tanh", "ascii"), lambda: "relu"),
     "bytes": (lambda: b"tanh", lambda: bytes(bytearray(b"tanh")), lambda: b"relu"),
     "text, then bytes": (lambda: "a", lambda: "a", lambda: b"a"),
     "nothing, then something": (lambda: None, lambda: None, lambda: 0),
@@ -910,27 +983,27 @@ NEVER: dict[str, tuple[Any, str | None]] = {
     "an import in the function": (imports_the_clock, "time.time"),
     "a function that is imported there": (imports_a_function_of_it, "os.getcwd"),
     "a default": (with_a_clock, "time.monotonic"),
-    "random": (lambda x: x * random.random(), "random.random"),
+    "random": (lambda x: x * random.random(), "random.random"),  # noqa: S311  # no cryptography
     "a module as such": (lambda x: helper(random), "random"),
-    "an object that draws": ((lambda r: lambda x: x * r.random())(random.Random(0)), "random.Random"),
-    "a Random with a seed": (lambda x: x * random.Random(3).random(), None),
+    "an object that draws": ((lambda r: lambda x: x * r.random())(random.Random(0)), "random.Random"),  # noqa: S311  # as above
+    "a Random with a seed": (lambda x: x * random.Random(3).random(), None),  # noqa: S311  # as above
     "the environment": (lambda x: (x, os.environ["HOME"]), "os.environ"),
     "a file's name": (lambda x: (x, os.path.exists("a")), "os.path.exists"),
     "a path that is joined": (lambda x: (x, os.path.join("a", "b"), os.sep), None),
     "arguments of the program": (lambda x: (x, sys.argv), "sys.argv"),
     "what is steady of sys": (lambda x: (x, sys.version_info, sys.maxsize, sys.byteorder, sys.platform), None),
-    "the standard output": (lambda x: print(x, file=sys.stderr), None),
+    "the standard output": (lambda x: print(x, file=sys.stderr), None),  # noqa: T201  # it does not run
     "an import of what is steady": (imports_what_is_steady, None),
-    "a file": (lambda x: (x, open("a")), "open"),  # noqa: SIM115, PTH123  # it does not run
-    "io's": (lambda x: (x, io.open("a")), "io.open"),  # noqa: SIM115, UP020, PTH123  # it does not run
+    "a file": (lambda x: (x, open("a")), "open"),  # noqa: SIM115  # it does not run
+    "io's": (lambda x: (x, io.open("a")), "io.open"),  # noqa: SIM115, UP020  # it does not run
     "a buffer": (lambda x: (x, io.StringIO()), None),
     "input": (lambda x: (x, input()), "input"),
     "id and hash": (lambda x: (x, id(x), hash("a")), None),
     "uuid": (lambda x: (x, uuid.uuid4()), "uuid.uuid4"),
     "a uuid of a name": (lambda x: (x, uuid.uuid5(uuid.NAMESPACE_DNS, "a")), None),
-    "now": (lambda x: (x, datetime.datetime.now()), "datetime.datetime.now"),  # noqa: DTZ005  # it does not run
+    "now": (lambda x: (x, dt.datetime.now()), "datetime.datetime.now"),  # noqa: DTZ005  # it does not run
     "today": (lambda x: (x, date.today()), "datetime.date.today"),  # noqa: DTZ011  # it does not run
-    "a duration": (lambda x: (x, datetime.timedelta(1), datetime.datetime(2020, 1, 1)), None),  # noqa: DTZ001  # no clock
+    "a duration": (lambda x: (x, dt.timedelta(1), dt.datetime(2020, 1, 1)), None),  # noqa: DTZ001  # no clock
     "NumPy's global draws": (lambda x: x * np.random.rand(2), "numpy.random.rand"),
     "NumPy's global draws by their own name": (lambda x: x * rand(2), "numpy.random.rand"),
     "NumPy's global seed": (lambda x: np.random.seed(0), "numpy.random.seed"),
@@ -1080,6 +1153,45 @@ def test_no_code_of_the_programs_runs() -> None:
     assert names.changed_during() is None
 
 
+def test_objects_that_raise_where_they_are_looked_at_are_compared_by_identity() -> None:
+    class Proxy:
+        @property
+        def __class__(self) -> Any:  # type: ignore[override]  # it is what is tested
+            raise RuntimeError
+
+    proxy, held = Proxy(), SimpleNamespace(scale=1.0)
+    names = Names(lambda x: (proxy.value, x, held.scale), (X,))
+    test = names.test()
+    assert check(names, test, (X,)) is None
+    held.scale = 2.0
+    assert check(names, test, (X,)) is not None
+
+
+def test_an_error_where_names_are_compared_is_a_change() -> None:
+    class Late:
+        scale = 1.0
+
+    late = Late()
+    names = Names(lambda x: x * late.scale, (X,))
+
+    def fail(self: Any) -> float:
+        raise RuntimeError
+
+    Late.scale = property(fail)  # type: ignore[assignment]  # it is what is tested
+    assert check(names, names.test(), (X,)) is not None
+
+
+def test_the_programs_of_the_suite_can_all_be_compared() -> None:
+    for name, make in PROGRAMS.items():
+        program = make()
+        args, keywords = program.calls[0]
+        leaves = (*args, *keywords.values())
+        names = Names(program.step, leaves)
+        assert (names.never_constant is None) == (name not in READ_WHAT_CHANGES), (name, names.never_constant)
+        assert check(names, names.test(), leaves) is None, name
+        assert names.changed_during() is None, name
+
+
 def test_threads_may_ask_at_once_and_have_modes_of_their_own() -> None:
     trainer = Trainer()
     names = Names(Trainer.step, (trainer, X))
@@ -1104,7 +1216,7 @@ def test_a_function_that_is_looked_at_again_is_not_read_again(monkeypatch: pytes
     known: dict[int, Any] = {}
     Names(Trainer.step, (trainer, X), known)
     count = len(known)
-    monkeypatch.setattr(importlib.import_module("gradmgr._compile.names"), "names_in", None)
+    monkeypatch.setattr(importlib.import_module("gradmgr._compile.search"), "names_in", None)
     trainer.scale = 3.0
     names = Names(Trainer.step, (trainer, X), known)
     assert len(known) == count > 2

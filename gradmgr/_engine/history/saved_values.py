@@ -30,7 +30,7 @@ from gradmgr._engine.observers import (
     set_observers,
 )
 from gradmgr._engine.tape import Tape
-from gradmgr._engine.tensor import Tensor, raw, wrap
+from gradmgr._engine.tensor import Tensor, bare, wrap
 
 __all__ = ["disable_saved_tensors_hooks", "save_on_cpu", "saved_tensors_hooks"]
 
@@ -181,7 +181,7 @@ class _HookPackedValue(PackedValue):
         self.unpack = unpack
         self.device, self.is_scalar = "cpu", False
         if value.__class__ is not np.ndarray:
-            array = raw(value)
+            array = bare(value)
             self.device, self.is_scalar = libraries.device_of(array), libraries.is_scalar(array)
 
     @property
@@ -234,7 +234,7 @@ class _PackingHooks(_BlockObserver):
         return e if is_of_write(e) else _without_recording(pack_entry, e, partial(self._pack, e))
 
     def _pack(self, e: Entry, value: Any) -> _HookPackedValue:
-        array = value if value.__class__ is np.ndarray else raw(value)
+        array = value if value.__class__ is np.ndarray else bare(value)
         given = wrap(array)
         try:
             made = self.pack(given)

@@ -31,7 +31,7 @@ from gradmgr._arrays.memory_order import memory_order
 from gradmgr._engine.context import current, recorders
 from gradmgr._engine.history.saved_values import PackedValue, is_of_write, pack_entry
 from gradmgr._engine.observers import Entry, Observer
-from gradmgr._engine.tensor import raw
+from gradmgr._engine.tensor import bare
 
 # Buffers of fewer bytes are not moved: moving costs more than they take.
 _SMALL = 4096
@@ -409,7 +409,7 @@ class Spill(Observer):
         )
 
     def _pack(self, value: Any) -> Any:
-        array = raw(value)
+        array = bare(value)
         owner = _owner_of(array)
         if owner is None:
             return value

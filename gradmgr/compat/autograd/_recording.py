@@ -18,7 +18,7 @@ from gradmgr._engine.containers import leaves_of, parts_of, rebuilt
 from gradmgr._engine.context import current, recorders
 from gradmgr._engine.mutation import as_type
 from gradmgr._engine.recorder import snapshot
-from gradmgr._engine.tensor import Tensor, raw, wrap
+from gradmgr._engine.tensor import Tensor, bare, wrap
 from gradmgr._transforms.derivative import (
     Derivatives,
     Function,
@@ -86,7 +86,7 @@ def _as_floating(leaf: Any) -> Any:
 
 def zeros_like(value: Any) -> Any:
     """Return zeros like an array or a number, without axes as a NumPy scalar; None for anything else."""
-    value = raw(value)
+    value = bare(value)
     is_number = libraries.is_array(value) or isinstance(value, (int, float, complex))
     return np.zeros_like(value)[()] if is_number else None
 

@@ -11,7 +11,7 @@ import gradmgr.numpy as gnp
 from gradmgr import errors
 from gradmgr._arrays import libraries
 from gradmgr._engine.containers import leaves_of, rebuilt
-from gradmgr._engine.tensor import raw
+from gradmgr._engine.tensor import bare
 
 Example = Any  # of values, a container of arrays and numbers
 
@@ -118,7 +118,7 @@ class VSpace:
 
 
 def _as_array(leaf: Any) -> Any:
-    value = raw(leaf)
+    value = bare(leaf)
     if isinstance(value, (float, complex)):
         value = np.asarray(value)
     libraries.check_plain(value)

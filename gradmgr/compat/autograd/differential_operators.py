@@ -13,7 +13,7 @@ import gradmgr.numpy as gnp
 from gradmgr import errors
 from gradmgr._arrays import libraries
 from gradmgr._engine.containers import leaves_of
-from gradmgr._engine.tensor import raw
+from gradmgr._engine.tensor import bare
 from gradmgr._transforms import checkpoint as _checkpoints
 from gradmgr.compat.autograd import core
 from gradmgr.compat.autograd._primitive import holds_traced
@@ -66,7 +66,7 @@ def _of_real_scalar(name: str, fun: Function, x: Any) -> tuple[Any, Any]:
 
 
 def _array(value: Any) -> Any:
-    value = raw(value)
+    value = bare(value)
     return libraries.as_array(value)
 
 

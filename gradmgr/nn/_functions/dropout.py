@@ -91,7 +91,7 @@ def _random_mask(rng: np.random.Generator | None, shape: tuple[int, ...], p: flo
     return mask.transpose(0, 2, 3, 1).copy().transpose(0, 3, 1, 2) if has_channels_last else mask
 
 
-_random_mask.draws = True  # type: ignore[attr-defined]  # mypy knows no attributes of functions
+_random_mask.runs_each_time = True  # type: ignore[attr-defined]  # mypy knows no attributes of functions
 
 
 def _random_booleans(rng: np.random.Generator, shape: tuple[int, ...], p: float) -> Any:

@@ -12,7 +12,7 @@ from gradmgr._arrays import libraries
 from gradmgr._arrays.atomic import Call, run_atomically
 from gradmgr._engine import write_lock
 from gradmgr._engine.mutation import calls_to_write
-from gradmgr._engine.tensor import Tensor, raw
+from gradmgr._engine.tensor import Tensor, bare
 
 # ---------------------------------------------------------------- devices and dtypes
 
@@ -82,7 +82,7 @@ def fitting_values(own: Mapping[str, Tensor], state: Mapping[str, Any]) -> tuple
 
 
 def _array_of(value: Any) -> Any:
-    value = raw(value)
+    value = bare(value)
     if not (libraries.is_array(value) or hasattr(value, "__array__") or isinstance(value, (bool, int, float, complex))):
         raise TypeError(type(value).__name__)
     return libraries.as_array(value)
