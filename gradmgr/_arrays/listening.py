@@ -7,13 +7,11 @@ plain arrays, numbers that leave for Python, gradients that are read and written
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any, TypeVar
 
 Result = TypeVar("Result")
-Function = TypeVar("Function", bound=Callable[..., Any])
 
 _listener: ContextVar[Any] = ContextVar("gradmgr_listener", default=None)
 listener = _listener.get
@@ -29,22 +27,16 @@ class Listener:
         """Return function(*args, **keywords): a step, and what it changes are arrays that it is given."""
         raise NotImplementedError
 
-    def compose(self, function: Callable[..., Result], args: tuple[Any, ...], keywords: dict[str, Any]) -> Result:
-        """Return function(*args, **keywords): one step, of ops on Tensors and of what gradmgr computes between them.
-
-        What the ops take and return are results of the step, too: a recorder may keep these.
-        """
-        raise NotImplementedError
-
     def compute_tangents(self, rule: Callable[..., Result], args: tuple[Any, ...]) -> Result:
-        """Return rule(*args), the tangents of what an op has returned: a step as in `compose`.
+        """Return rule(*args), the tangents of what an op has returned: one step.
 
-        Where the op is part of a step, this one comes after that.
+        Where recorders record what the rule does with Tensors, what these ops take and return are results of the step,
+        too: the recorders may keep them.
         """
         raise NotImplementedError
 
     def compute_vjp(self, vjp: Callable[..., None], e: tuple[Any, ...], g: Any, grads: Any, owned: Any) -> None:
-        """Call vjp(e, g, grads, owned): one step; where a pass is recorded, as in `compose`."""
+        """Call vjp(e, g, grads, owned): one step, as `compute_tangents`."""
         raise NotImplementedError
 
     def guard(self, read: Callable[..., Result], args: tuple[Any, ...]) -> Result:
@@ -83,17 +75,6 @@ def computed(function: Callable[..., Result], *args: Any, **keywords: Any) -> Re
     """Return function(*args, **keywords): a step between ops that works on plain arrays."""
     heard = _listener.get()
     return function(*args, **keywords) if heard is None else heard.call(function, args, keywords)  # type: ignore[no-any-return]
-
-
-def composed(function: Function) -> Function:
-    """Decorate a function of ops on Tensors which computes with their arrays, too: it is one step, see `compose`."""
-
-    @functools.wraps(function)
-    def call(*args: Any, **keywords: Any) -> Any:
-        heard = _listener.get()
-        return function(*args, **keywords) if heard is None else heard.compose(function, args, keywords)
-
-    return call  # type: ignore[return-value]
 
 
 def asked(read: Callable[..., Result], *args: Any) -> Result:

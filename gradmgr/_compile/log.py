@@ -41,7 +41,7 @@ from gradmgr._compile.steps import (
     Write,
     WriteArray,
     flat_gradient,
-    run_composed,
+    run_rule,
     run_vjp,
 )
 from gradmgr._compile.told import Teller, untold
@@ -301,35 +301,28 @@ class Log(Listener, Interceptor):
         self._hold(result)
         self._add(Compute(op.kernel, (*arrays, *params), {}, result))
 
-    def compose(self, function: Callable[..., Any], args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-        if self._inside or self._within is not None:
-            return function(*args, **keywords)
-        return self._compose(function, args, keywords)
-
     def compute_tangents(self, rule: Callable[..., Any], args: tuple[Any, ...]) -> Any:
-        return rule(*args) if self._inside else self._compose(rule, args, {})
-
-    def _compose(self, function: Callable[..., Any], args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-        args, keywords = untold((args, keywords))
-        for part in leaves_in((args, keywords)):
+        if self._inside:
+            return rule(*args)
+        args = untold(args)
+        for part in leaves_in(args):
             if part.__class__ is np.ndarray:
                 self._meet_array(part)
             elif isinstance(part, Tensor):
                 self.meet(part)
-        given = map_leaves(_as_it_is, (args, keywords))
-        tracked = _which_are_tracked((args, keywords))
-        made, within, later = self._run_within(function, *args, **keywords)
+        given, tracked = map_leaves(_as_it_is, args), _which_are_tracked(args)
+        made, within, later = self._run_within(rule, *args)
         returned = map_leaves(_as_it_is, made), within
         self._hold(returned)
-        self._add(Compute(run_composed, (function, *given, tracked), {}, returned), later)
+        self._add(Compute(run_rule, (rule, given, tracked), {}, returned), later)
         return made
 
-    def _run_within(self, function: Callable[..., Any], *args: Any, **keywords: Any) -> tuple[Any, tuple[Any, ...], Any]:
-        """Return what a function returns, what the ops within take and return, and steps that come after it."""
+    def _run_within(self, rule: Callable[..., Any], *args: Any) -> tuple[Any, tuple[Any, ...], Sequence[Step]]:
+        """Return what a rule returns, what the ops within take and return, and steps that come after it."""
         before = self._within, self._later
         within, later = self._within, self._later = [], []
         try:
-            made = function(*args, **keywords)
+            made = rule(*args)
         finally:
             self._within, self._later = before
         return made, tuple(within), later
@@ -378,7 +371,7 @@ class Log(Listener, Interceptor):
             self._add(Compute(run_vjp, args, {}, made), later)
         else:
             self._hold(within)
-            self._add(Compute(run_composed, (run_vjp, args, {}, tracked), {}, (made, within)), later)
+            self._add(Compute(run_rule, (run_vjp, args, tracked), {}, (made, within)), later)
 
     def guard(self, read: Callable[..., Any], args: tuple[Any, ...]) -> Any:
         args = untold(args)

@@ -220,30 +220,24 @@ class _Tracking(Recorder):
                 self.track(part, object())
 
 
-def run_composed(
-    function: Callable[..., Any], args: tuple[Any, ...], keywords: dict[str, Any], tracked: tuple[bool, ...]
-) -> Any:
-    """Return what a function of ops on Tensors returns, and what these ops take and return.
+def run_rule(rule: Callable[..., Any], args: tuple[Any, ...], tracked: tuple[bool, ...]) -> Any:
+    """Return what a rule of an op returns, and what the ops that it calls with Tensors take and return.
 
     `tracked` says of each Tensor among the arguments whether it is tracked.
     """
     ops, tracking = OpsWithin(), _Tracking()
     tracking.open = True
-    tensors = [t for t in leaves_in((args, keywords)) if isinstance(t, Tensor)]
-    for t, is_tracked in zip(tensors, tracked, strict=True):
+    for t, is_tracked in zip([t for t in leaves_in(args) if isinstance(t, Tensor)], tracked, strict=True):
         if is_tracked:
             tracking.track(t, object())
     here = Context.of(current())
     try:
-        made = run_in((here.pushed(tracking) if any(tracked) else here).intercepted((ops,)), _call, function, args, keywords)
+        context = here.pushed(tracking) if any(tracked) else here
+        made = run_in(context.intercepted((ops,)), rule, *args)
     finally:
         tracking.close()
         ops.open = False
     return made, tuple(ops.seen)
-
-
-def _call(function: Callable[..., Any], args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-    return function(*args, **keywords)
 
 
 def run_vjp(e: Any, g: Any, before: Any, ids: Any, held: Any, kind: Any) -> tuple[Any, ...]:

@@ -9,7 +9,6 @@ import numpy as np
 from numpy.lib.array_utils import normalize_axis_index, normalize_axis_tuple
 
 from gradmgr._arrays import libraries
-from gradmgr._arrays.listening import composed
 from gradmgr._engine.custom import custom
 from gradmgr._engine.elementwise import conj_of
 from gradmgr._engine.indexing import getitem, scatter
@@ -376,7 +375,6 @@ def _outside_value(value: Any, dtype: Any, name: str) -> Any:
     return cast_to(value, dtype)
 
 
-@composed
 def interp(x: Any, xp: Any, fp: Any, left: Any = None, right: Any = None, period: Any = None) -> Any:
     """Interpolate linearly as `numpy.interp`; gradients flow into every argument.
 
@@ -520,7 +518,6 @@ def _unwrap_corrections(p: Any, discont: Any, axis: int, period: Any) -> tuple[A
     return change.cumsum(axis=axis), np.rint(change / period).cumsum(axis=axis)
 
 
-@composed
 def unwrap(p: Any, discont: Any = None, axis: int = -1, *, period: Any = 2 * np.pi) -> Any:
     """Unwrap as `numpy.unwrap`: adds whole periods; gradients flow into `p` and a Tensor as `period`."""
     if is_plain(p, discont, period):

@@ -37,7 +37,6 @@ import numpy as np
 
 from gradmgr import errors
 from gradmgr._arrays import libraries
-from gradmgr._arrays.listening import composed
 from gradmgr._engine.broadcast import is_complex
 from gradmgr._engine.context import is_tracked
 from gradmgr._engine.custom import custom, several
@@ -599,7 +598,6 @@ def svd(a: Any, full_matrices: bool = True, compute_uv: bool = True, hermitian: 
     return wrap(_call_named("svd", np.linalg.svd, raw(a), compute_uv=False))
 
 
-@composed
 def _svd_of_hermitian(a: Any, compute_uv: bool) -> Any:
     """Return the singular value decomposition from that of eigenvalues: w = s sign(w)."""
     if not compute_uv:

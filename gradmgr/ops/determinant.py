@@ -8,7 +8,6 @@ import numpy as np
 from numpy.linalg import LinAlgError
 
 from gradmgr._arrays import libraries
-from gradmgr._arrays.listening import computed
 from gradmgr._engine.broadcast import is_complex
 from gradmgr._engine.context import is_tracked
 from gradmgr._engine.custom import custom, several
@@ -24,7 +23,7 @@ from gradmgr.ops.where import choose
 
 def _factor_for_derivatives(a: Any) -> lapack.LU | None:
     """Factor where a derivative may ask for it and factoring is what takes the time."""
-    return computed(lapack.factor, raw(a)) if a.shape[-1] >= lapack.LARGE and is_tracked(a) else None
+    return lapack.factor(raw(a)) if a.shape[-1] >= lapack.LARGE and is_tracked(a) else None
 
 
 def _pivot_signs(factor: lapack.LU, like: Any) -> tuple[Any, Any]:

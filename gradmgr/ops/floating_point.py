@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from gradmgr._arrays import libraries
-from gradmgr._arrays.listening import composed
 from gradmgr._engine.custom import custom, several
 from gradmgr._engine.mutation import store
 from gradmgr._engine.op import Function
@@ -80,7 +79,6 @@ _ldexp: Function = custom(
 )
 
 
-@composed
 def ldexp(x1: Any, x2: Any, /, out: Any = None, where: Any = True, dtype: Any = None) -> Any:
     """Return x1 * 2**x2 as `numpy.ldexp`, exactly; gradients flow into x1."""
     if out is not None or where is not True or dtype is not None:
@@ -94,7 +92,6 @@ def ldexp(x1: Any, x2: Any, /, out: Any = None, where: Any = True, dtype: Any = 
     return z if isinstance(z, Tensor) else wrap(z)
 
 
-@composed
 def _mantissa_and_exponent(x: Any) -> tuple[Any, Any]:
     _, exponent = np.frexp(raw(x))
     return ldexp(x, -exponent), wrap(exponent)

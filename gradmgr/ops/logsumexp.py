@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 
 from gradmgr._arrays import libraries
-from gradmgr._arrays.listening import composed
 from gradmgr._engine.broadcast import is_complex
 from gradmgr._engine.custom import custom
 from gradmgr._engine.elementwise import conj_of
@@ -165,12 +164,7 @@ def logsumexp(a: Any, axis: Any = None, b: Any = None, keepdims: bool = False, r
     a = a if a.dtype.kind in "fcV" else as_type(a, np.float64)
     if b is None and not return_sign:
         return _logsumexp(a, axes_of(axis, a.ndim, "logsumexp", of_number=True), keepdims)
-    return _logsumexp_of_weighted(a, 1.0 if b is None else b, axis, keepdims, return_sign)
-
-
-@composed
-def _logsumexp_of_weighted(a: Any, b: Any, axis: Any, keepdims: bool, return_sign: bool) -> Any:
-    a, b = _promote_together(a, b)
+    a, b = _promote_together(a, 1.0 if b is None else b)
     axes = axes_of(axis, a.ndim, "logsumexp", of_number=True)
     signed = return_sign and not is_complex(raw(a))
     value, sign_of_sum = _log_of_weighted(raw(a), raw(b), axes, signed)

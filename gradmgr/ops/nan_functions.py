@@ -9,7 +9,6 @@ import numpy as np
 
 from gradmgr import errors
 from gradmgr._arrays import libraries
-from gradmgr._arrays.listening import composed
 from gradmgr._engine.broadcast import is_complex
 from gradmgr._engine.custom import custom
 from gradmgr._engine.elementwise import conj
@@ -99,7 +98,7 @@ def _nan_total(op: Any, name: str, neutral: int) -> Any:
         numbers, where = _without_nan(a, neutral), True if mask is None else mask
         return op(numbers, axis, dtype, out, read_keepdims(keepdims), initial, where)
 
-    return composed(named(function, name, f"Return the {name.removeprefix('nan')} of what is not NaN, as `numpy.{name}`."))
+    return named(function, name, f"Return the {name.removeprefix('nan')} of what is not NaN, as `numpy.{name}`.")
 
 
 nansum = _nan_total(sum_of, "nansum", 0)
@@ -115,7 +114,7 @@ def _nan_running(op: Any, name: str, neutral: int) -> Any:
         return op(_without_nan(a, neutral), axis, dtype, out)
 
     what = "sums" if neutral == 0 else "products"
-    return composed(named(function, name, f"Return running {what}, NaN left out, as `numpy.{name}`."))
+    return named(function, name, f"Return running {what}, NaN left out, as `numpy.{name}`.")
 
 
 nancumsum = _nan_running(cumsum, "nancumsum", 0)
@@ -154,7 +153,6 @@ def _check_inexact(name: str, dtype: Any, out: Any) -> None:
             raise TypeError(f"{name}: if a is inexact, then {what} must be inexact; found {np.dtype(given)}")
 
 
-@composed
 def nanmean(
     a: Any,
     axis: Any = None,
@@ -225,7 +223,7 @@ def _nan_dispersion(name: str, of_numbers: Any, finish: Any) -> Any:
         return store_result(z, out, name)
 
     what = "variance" if name == "nanvar" else "standard deviation"
-    return composed(named(function, name, f"Return the {what} of what is not NaN, as `numpy.{name}`."))
+    return named(function, name, f"Return the {what} of what is not NaN, as `numpy.{name}`.")
 
 
 nanvar = _nan_dispersion("nanvar", var, lambda z: z)
@@ -288,7 +286,7 @@ def _nan_extreme(name: str, combine: Any) -> Any:
             errors.warn("All-NaN slice encountered", RuntimeWarning)
         return store_result(z, out, name)
 
-    return composed(named(function, name, f"Return the {name[3:]}imum of what is not NaN, as `numpy.{name}`; ties share evenly."))
+    return named(function, name, f"Return the {name[3:]}imum of what is not NaN, as `numpy.{name}`; ties share evenly.")
 
 
 nanmax = _nan_extreme("nanmax", fmax)

@@ -10,7 +10,6 @@ from numpy.lib.array_utils import normalize_axis_index
 
 from gradmgr import errors
 from gradmgr._arrays import libraries
-from gradmgr._arrays.listening import asked, composed, computed
 from gradmgr._engine.context import is_tracked
 from gradmgr._engine.custom import variadic
 from gradmgr._engine.indexing import getitem
@@ -99,9 +98,9 @@ def sort(a: Any, axis: int | None = -1, kind: Any = None, order: Any = None, *, 
     a, axis = lift_with_axis(a, axis, "sort")
     values = raw(a)
     if is_tracked(a):
-        return permute(a, computed(stable_order, values, axis), axis)
+        return permute(a, stable_order(values, axis), axis)
     is_numpy = libraries.namespace(values) is np or libraries.is_numpy(values)
-    return wrap(computed(np.sort, values, axis=axis, kind=kind if is_numpy and not stable else "stable"))
+    return wrap(np.sort(values, axis=axis, kind=kind if is_numpy and not stable else "stable"))
 
 
 def sort_in_place(
@@ -146,8 +145,7 @@ def partition(a: Any, kth: Any, axis: int | None = -1, kind: Any = "introselect"
         return np.partition(a, kth, axis, kind, order)
     a, axis = lift_with_axis(a, axis, "partition")
     kth = _check_partition("partition", a, kth, axis, kind, order)
-    order = computed(_partition_order, raw(a), kth, axis)
-    return permute(a if isinstance(a, Tensor) else wrap(a), order, axis)
+    return permute(a if isinstance(a, Tensor) else wrap(a), _partition_order(raw(a), kth, axis), axis)
 
 
 def partition_in_place(a: Tensor, kth: Any, axis: int = -1, kind: Any = "introselect", order: Any = None) -> None:
@@ -163,7 +161,7 @@ def argpartition(a: Any, kth: Any, axis: int | None = -1, kind: Any = "introsele
     a = lift(a)
     a, axis = lift_with_axis(a if a.ndim else ravel(a), axis, "argpartition")
     kth = _check_partition("argpartition", a, kth, axis, kind, order)
-    return wrap(computed(_partition_order, raw(a), kth, axis))
+    return wrap(_partition_order(raw(a), kth, axis))
 
 
 def lexsort(keys: Any, axis: int = -1) -> Any:
@@ -172,7 +170,7 @@ def lexsort(keys: Any, axis: int = -1) -> Any:
         return np.lexsort(keys, axis)
     rows = raw(keys) if isinstance(keys, Tensor) else [raw(lift(key)) for key in keys]
     if all(libraries.namespace(row) is np or libraries.is_numpy(row) for row in rows):
-        return wrap(np.asarray(computed(np.lexsort, rows, axis)))
+        return wrap(np.asarray(np.lexsort(rows, axis)))
     if axis not in (-1, 0) or any(row.ndim > 1 for row in rows):
         raise errors.UnsupportedFunctionError(
             "lexsort on a GPU takes keys of one axis, as CuPy's does; move to the CPU with .to('cpu') for others"
@@ -214,7 +212,6 @@ def _sorted_keyword(xp: Any, sorted: bool) -> dict[str, Any]:
     return {"sorted": False} if not sorted and _HAS_SORTED and xp is np else {}
 
 
-@composed
 def unique(
     ar: Any,
     return_index: Any = False,
@@ -277,7 +274,6 @@ def unique_all(x: Any) -> Any:
     return UniqueAllResult(*unique(x, True, True, True, equal_nan=False))
 
 
-@composed
 def intersect1d(ar1: Any, ar2: Any, assume_unique: bool = False, return_indices: Any = False) -> Any:
     """Return the values in both as `numpy.intersect1d`; they are those of `ar1`, and so is their gradient."""
     if not holds_tensor(ar1) and not holds_tensor(ar2):
@@ -297,7 +293,6 @@ def union1d(ar1: Any, ar2: Any) -> Any:
     return unique(concatenate([a if a.__class__ in _NUMBERS else lift_like(a, b) for a, b in pairs], axis=None))
 
 
-@composed
 def setdiff1d(ar1: Any, ar2: Any, assume_unique: bool = False) -> Any:
     """Return the values of `ar1` that are not in `ar2`, as `numpy.setdiff1d`."""
     if not holds_tensor(ar1) and not holds_tensor(ar2):
@@ -308,7 +303,6 @@ def setdiff1d(ar1: Any, ar2: Any, assume_unique: bool = False) -> Any:
     return getitem(one if isinstance(one, Tensor) else wrap(one), apart)
 
 
-@composed
 def setxor1d(ar1: Any, ar2: Any, assume_unique: bool = False) -> Any:
     """Return the values in one but not both as `numpy.setxor1d`."""
     if not holds_tensor(ar1) and not holds_tensor(ar2):
@@ -367,7 +361,6 @@ def _choose_elements(index: Any, choices: Sequence[Any], name: str) -> Any:
     return _choose(arrays, xp.broadcast_to(xp.asarray(index), shape), dtype)
 
 
-@composed
 def choose(a: Any, choices: Any, out: Any = None, mode: Any = "raise") -> Any:
     """Build from the choices that the integers in `a` name, as `numpy.choose`; gradients go to what is chosen."""
     if not any(holds_tensor(part) for part in (a, choices, out)):
@@ -396,7 +389,6 @@ def _map_into_range(index: Any, count: int, mode: str) -> Any:
     return index
 
 
-@composed
 def select(condlist: Any, choicelist: Any, default: Any = 0) -> Any:
     """Choose at each place by the first condition that holds, as `numpy.select`.
 
@@ -419,7 +411,6 @@ def select(condlist: Any, choicelist: Any, default: Any = 0) -> Any:
     return as_new_array(_choose_elements(index, [*choicelist, default], "select"))
 
 
-@composed
 def compress(condition: Any, a: Any, axis: int | None = None, out: Any = None) -> Any:
     """Take the slices along an axis where a condition holds, as `numpy.compress`."""
     if not any(holds_tensor(part) for part in (condition, a, out)):
@@ -444,7 +435,6 @@ def _pick_by_mask(a: Any, chosen: Any, axis: int, name: str) -> Any:
     return getitem(a if isinstance(a, Tensor) else wrap(a), (*[slice(None)] * axis, mask))
 
 
-@composed
 def extract(condition: Any, arr: Any) -> Any:
     """Take the elements where a condition holds, flattened, as `numpy.extract`."""
     if not holds_tensor(condition) and not holds_tensor(arr):

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from gradmgr._arrays import libraries
-from gradmgr._arrays.listening import composed
 from gradmgr._engine.broadcast import broadcast_to
 from gradmgr._engine.indexing import getitem, scatter
 from gradmgr._engine.mutation import as_type, copied, setitem
@@ -43,7 +42,6 @@ def pad(array: Any, pad_width: Any, mode: Any = "constant", **kwargs: Any) -> An
     return _pad_by_function(mode, array, _read_widths(pad_width, array.ndim), kwargs)
 
 
-@composed
 def _pad(array: Any, pad_width: Any, mode: Any, kwargs: dict[str, Any]) -> Any:
     if not any(holds_tensor(part) for part in (array, pad_width, *kwargs.values())):
         return np.pad(array, pad_width, mode, **kwargs)

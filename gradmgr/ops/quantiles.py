@@ -14,7 +14,6 @@ import numpy as np
 from numpy.lib.array_utils import normalize_axis_tuple
 
 from gradmgr._arrays import libraries
-from gradmgr._arrays.listening import composed
 from gradmgr._engine.indexing import getitem
 from gradmgr._engine.mutation import as_type
 from gradmgr._engine.tensor import Tensor, raw, wrap
@@ -96,7 +95,6 @@ def _elements_at(a: Any, axes: Axes, places: Any) -> Any:
     return getitem(ravel(a), libraries.getitem(_offsets(xp, shape, axes), places) + _offsets(xp, shape, others))
 
 
-@composed
 def median(a: Any, axis: Any = None, out: Any = None, overwrite_input: bool = False, keepdims: bool = False) -> Any:
     """Return the median as `numpy.median`; `overwrite_input` is a permission that is not made use of."""
     if is_plain(a, out):
@@ -117,7 +115,6 @@ def median(a: Any, axis: Any = None, out: Any = None, overwrite_input: bool = Fa
     return store_result(as_number(reshape(z, reduced_shape(a.shape, axes, bool(keepdims)))), out, "median")
 
 
-@composed
 def nanmedian(
     a: Any, axis: Any = None, out: Any = None, overwrite_input: bool = False, keepdims: Any = NOT_GIVEN
 ) -> Any:
@@ -293,7 +290,7 @@ def _quantile(name: str, scale: int, skips_nan: bool) -> Any:
     Gradients flow into the elements taken and, with a continuous method, into a Tensor `q`. `weights` only decide
     which element is taken. `overwrite_input` is a permission that is not made use of.
     """
-    return composed(named(function, name, doc))
+    return named(function, name, doc)
 
 
 def _check_method(a: Tensor, method: str, name: str) -> None:

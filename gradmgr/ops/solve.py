@@ -13,7 +13,6 @@ import numpy as np
 from numpy.linalg import LinAlgError
 
 from gradmgr._arrays import batched, libraries, small_systems
-from gradmgr._arrays.listening import asked, computed
 from gradmgr._engine.custom import custom
 from gradmgr._engine.elementwise import conj_of
 from gradmgr._engine.op import Function
@@ -92,13 +91,6 @@ def check_columns(name: str, a: Any, b: Any) -> None:
             raise ValueError(f"{name}: the stacks of shapes {a.shape} and {b.shape} do not broadcast") from None
 
 
-def _factor_regular(a: Any, dtype: Any) -> lapack.LU | None:
-    factor = lapack.factor(cast_to(a, dtype))
-    if factor is not None and factor.singular:
-        raise LinAlgError("solve: Singular matrix")
-    return factor
-
-
 def solve(a: Any, b: Any) -> Any:
     """Solve a x = b as `numpy.linalg.solve`; b is a vector where it has one axis, else columns.
 
@@ -111,7 +103,9 @@ def solve(a: Any, b: Any) -> Any:
     dtype = common_dtype("solve", matrix, right)
     check_square("solve", matrix)
     check_columns("solve", matrix, right)
-    factor = computed(_factor_regular, matrix, dtype)
+    factor = lapack.factor(cast_to(matrix, dtype))
+    if factor is not None and factor.singular:
+        raise LinAlgError("solve: Singular matrix")
     return solve_by_factors(cast_to(a, dtype), cast_to(b, dtype), factor, False, right.ndim == 1)
 
 
@@ -210,16 +204,12 @@ def lstsq(a: Any, b: Any, rcond: float | None = None) -> Any:
     a = a if isinstance(a, Tensor) else wrap(a)
     u, s, vh = svd(a, full_matrices=False)
     x = _pinv(a, rtol, False, (raw(u), raw(s), raw(vh))) @ b
-    rank = asked(_rank, raw(s), rtol)
+    rank = int(libraries.common_value((raw(s) > rtol * raw(s)[:1]).sum(), "the rank"))
     off = b - a @ x
     if rank < columns or rows <= columns:
         off = off[:, :0]
     residuals = reduce.sum(real(conj_of(off) * off), 0)
     return x[:, 0] if vector else x, residuals, wrap(libraries.namespace(raw(s)).asarray(rank, np.int32)), s
-
-
-def _rank(s: Any, rtol: float) -> int:
-    return int(libraries.common_value((s > rtol * s[:1]).sum(), "the rank"))
 
 
 # ---------------------------------------------------------------- tensors, and products of several
