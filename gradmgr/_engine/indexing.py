@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import numpy as np
@@ -10,13 +11,14 @@ from gradmgr import errors
 from gradmgr._arrays import batched, libraries, memory
 from gradmgr._arrays.batched import Batched
 from gradmgr._arrays.captured import capturing
+from gradmgr._arrays.listening import computed
 from gradmgr._arrays.table_rows import MANY_EQUAL, TableRows, are_few, sum_first
 from gradmgr._engine.context import current
 from gradmgr._engine.op import OPS, Function, linear, scope_of, zeros
 from gradmgr._engine.ownership import Grads, Ownership, accumulate, start_gradient
 from gradmgr._engine.row_sparse import RowSparse, row_sparse
 from gradmgr._engine.templates import compiled_at_first_call, op_body
-from gradmgr._engine.tensor import Tensor, is_number
+from gradmgr._engine.tensor import Tensor, bare, is_number
 from gradmgr._engine.views import ViewOf, linked
 
 Index = Any
@@ -32,13 +34,16 @@ def normalized(index: Index) -> Index:
     if isinstance(index, tuple):
         return tuple([normalized(part) for part in index])
     if isinstance(index, Tensor):
-        return index._array
+        return bare(index)
     if isinstance(index, list):
-        return libraries.as_array([part._array if isinstance(part, Tensor) else part for part in index], _empty(index))
+        return computed(libraries.as_array, [bare(part) for part in index], _empty(index))
     if libraries.is_array(index):
         libraries.check_plain(index)
-        return index.copy()  # the user may write to it before the derivative is taken
+        return computed(_copy, index)  # the user may write to it before the derivative is taken
     return index
+
+
+_copy = operator.methodcaller("copy")
 
 
 def _empty(index: list[Any]) -> Any:

@@ -9,12 +9,13 @@ import numpy as np
 from numpy.lib.array_utils import normalize_axis_index, normalize_axis_tuple
 
 from gradmgr._arrays import libraries
+from gradmgr._arrays.listening import computed
 from gradmgr._engine.custom import custom
 from gradmgr._engine.elementwise import conj_of
 from gradmgr._engine.indexing import getitem, scatter
 from gradmgr._engine.mutation import store
 from gradmgr._engine.op import Function, linear
-from gradmgr._engine.tensor import Tensor, raw
+from gradmgr._engine.tensor import Tensor, bare, raw
 from gradmgr.ops.arithmetic import absolute, multiply, remainder
 from gradmgr.ops.convert import NOT_GIVEN, as_tensor, cast_to, is_plain, lift, lift_together
 from gradmgr.ops.join import concatenate
@@ -529,7 +530,7 @@ def unwrap(p: Any, discont: Any = None, axis: int = -1, *, period: Any = 2 * np.
     values, length = raw(p), _operand(period)
     if _ndim(length):
         raise ValueError(f"unwrap: period must be a number; found shape {length.shape}")
-    added, count = _unwrap_corrections(values, raw(discont), axis, raw(length))
+    added, count = computed(_unwrap_corrections, values, bare(discont), axis, bare(length))
     xp = libraries.namespace(values)
     before = xp.zeros((*values.shape[:axis], min(values.shape[axis], 1), *values.shape[axis + 1 :]), dtype=bool)
     dtype = np.result_type(values, raw(length))

@@ -24,6 +24,7 @@ from gradmgr._compile.log import Log
 from gradmgr._compile.steps import Compute, Guard, Whole
 from gradmgr._engine.context import Intercepting
 from gradmgr._engine.tensor import wrap
+from gradmgr.errors import DtypeError
 
 
 class AnotherProgramError(Exception):
@@ -94,7 +95,8 @@ class Again:
 
 def arrays(values: Any) -> list[Any]:
     """The arrays of results."""
-    return [value._array if isinstance(value, Tensor) else value for value in flat(values)]
+    found = [value._array if isinstance(value, Tensor) else value for value in flat(values)]
+    return [a for a in found if a is None or (a is not NotImplemented and a.dtype.kind != "O")]
 
 
 def same_bits(one: Any, other: Any) -> bool:
@@ -210,7 +212,7 @@ def check_sample(
         try:
             second = arrays(run(*map(asarray, at([a.copy() for a in other]))))
             check_steps(run, [asarray(a) for a in at(sample.make(dtype))], at(other), first, second)
-        except (AnotherProgramError, ValueError, ArithmeticError) as error:
+        except (AnotherProgramError, ValueError, ArithmeticError, DtypeError) as error:
             last: Exception = error
         else:
             return
