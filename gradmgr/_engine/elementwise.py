@@ -219,9 +219,11 @@ class _Declaration:
         of_others: Callable[[Any, Any], Any] | None = None,
         view_of: Callable[..., ViewOf] | None = None,
         names: Mapping[str, Any] = MappingProxyType({}),
+        by_operator: Callable[..., Any] | None = None,
     ) -> None:
         self.op = op = Op(name, kernel)
-        op.view_of = view_of
+        self.op_of_operator = op if by_operator is None else Op(name, by_operator)
+        op.view_of = self.op_of_operator.view_of = view_of
         self.inputs = "xy"[: len(rules)]
         self.scope = scope_of(
             op,
@@ -232,6 +234,7 @@ class _Declaration:
             may_overwrite=_may_overwrite,
             need_operand=libraries.need_operand,
             of_others=of_others or libraries.try_the_other,
+            op_of_operator=self.op_of_operator,
             operand=libraries.operand,
             with_keywords=with_keywords,
             **_IN_RULES,
@@ -285,6 +288,8 @@ class _Declaration:
         op.jvp = self.jvp
         kept = {want for wanted in self.wants.values() for want in wanted}
         op.keeps_inputs, op.keeps_out = not kept.isdisjoint(self.inputs), "out" in kept
+        for slot in ("entry", "jvp", "keeps_inputs", "keeps_out"):
+            setattr(self.op_of_operator, slot, getattr(op, slot))
         function: Any = self._function("function", "")
         function.op = op
         operate = None if self.operate is None else re.sub(r"\b[xy]\b", lambda found: _LOCAL[found[0]], self.operate)
@@ -301,7 +306,9 @@ class _Declaration:
         def source() -> str:
             append = self._with_entries(_APPEND_1 if len(self.inputs) == 1 else _APPEND_2)
             is_tensor = len(self.inputs) == 1
-            return read + op_body(self.inputs, append, result=result, is_tensor=is_tensor, **note_view(self.op))
+            op = "op_of_operator" if kind == "operator" else "op"
+            given = {"result": result, "is_tensor": is_tensor, "op": op, **note_view(self.op)}
+            return read + op_body(self.inputs, append, **given)
 
         name = self.op.name
         return self._generated(head, kind, source, name, name if kind == "function" else f"{kind} {name}")
@@ -411,6 +418,7 @@ def elementwise(
     reduced: tuple[str | None, ...] = (),
     view_of: Callable[..., ViewOf] | None = None,
     names: Mapping[str, Any] = MappingProxyType({}),
+    by_operator: Callable[..., Any] | None = None,
 ) -> OpFunction:
     """Declare an op of one or two inputs that works element by element, with broadcasting.
 
@@ -428,8 +436,10 @@ def elementwise(
             to `{dtype}`: it may do a part of that. None if there is none.
         view_of: what the result is a view of, see `Op`.
         names: what rules given as text name besides what they ask for and NumPy's functions of arithmetic.
+        by_operator: the kernel of the operator, where it is not the ufunc that NumPy's operator calls.
     """
-    return _Declaration(name, kernel, rules, operate, jvp, into, reduced, view_of=view_of, names=names).make()
+    known = {"view_of": view_of, "names": names, "by_operator": by_operator}
+    return _Declaration(name, kernel, rules, operate, jvp, into, reduced, **known).make()
 
 
 def multilinear(

@@ -22,7 +22,7 @@ _ENTER = """\
     rec = current()
     if rec.__class__ is Context:
         if not rec.is_idle:
-            return rec.call(op, {inputs}{params})
+            return rec.call({op}, {inputs}{params})
         rec = None
 """
 
@@ -142,6 +142,7 @@ def op_body(
     is_tensor: bool = False,
     then: str = "",
     view_of: str = "None",
+    op: str = "op",
 ) -> str:
     """Write the body of an op function, from the point on where its inputs are read.
 
@@ -154,9 +155,10 @@ def op_body(
         is_tensor: whether all inputs are known to be Tensors.
         then: lines that follow when c is computed, indented by 4.
         view_of: the expression of `_view_of` of each result.
+        op: the name of the op that the general path computes.
     """
     arrays = ", ".join(numbered("a", len(inputs)))
-    enter = _ENTER.format(inputs=tuple_of(inputs), params=f", ({params})" if params else "")
+    enter = _ENTER.format(op=op, inputs=tuple_of(inputs), params=f", ({params})" if params else "")
     compute = _COMPUTE.format(result=result or f"kernel({arrays}, {params})", arrays=arrays)
     lookups = "".join([f"        {lookup(k, v, is_tensor=is_tensor)}\n" for k, v in enumerate(inputs)])
     tracked = any_tracked(range(len(inputs)))

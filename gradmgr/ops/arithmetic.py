@@ -9,6 +9,7 @@ Python number with a small array costs NumPy more than twice what a second array
 
 from __future__ import annotations
 
+import operator
 import math
 import sys
 from typing import Any
@@ -142,7 +143,8 @@ def _as_result(value: Any, like: Any) -> Any:
     return as_type(value, like.dtype) if hasattr(value, "dtype") else complex(value)
 
 
-power = elementwise("power", np.power, _power_x, _power_y, operate="x ** y")
+# NumPy's operator calls other ufuncs for some exponents: square for 2, with other bits of complex numbers.
+power = elementwise("power", np.power, _power_x, _power_y, operate="x ** y", by_operator=operator.pow)
 
 
 def float_power(x1: Any, x2: Any, /, out: Any = None, where: Any = True, dtype: Any = None) -> Any:

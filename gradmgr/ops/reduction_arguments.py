@@ -115,7 +115,7 @@ def reduce_plain(name: str, a: Any, axis: Any, **keywords: Any) -> Any:
 def gives_constant(a: Any, dtype: Any) -> bool:
     """Tell whether the result for a Tensor carries no gradient by its dtype, and NumPy is there to compute it."""
     result = a.dtype if dtype is None else np.dtype(dtype)
-    return not libraries.is_differentiable(result) and libraries.namespace(raw(a)) is np
+    return not libraries.is_differentiable(result) and libraries.namespace(bare(a)) is np
 
 
 def reduce_constant(name: str, a: Any, axis: Any, out: Any, **keywords: Any) -> Any:

@@ -96,7 +96,7 @@ class Again:
 def arrays(values: Any) -> list[Any]:
     """The arrays of results."""
     found = [value._array if isinstance(value, Tensor) else value for value in flat(values)]
-    return [a for a in found if a is None or (a is not NotImplemented and a.dtype.kind != "O")]
+    return [a for a in found if a is None or (a is not NotImplemented and not isinstance(a, Tensor))]
 
 
 def same_bits(one: Any, other: Any) -> bool:
