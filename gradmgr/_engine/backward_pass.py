@@ -7,6 +7,7 @@ from typing import Any
 
 from gradmgr import errors
 from gradmgr._arrays.libraries import is_array
+from gradmgr._arrays.listening import listener
 from gradmgr._engine.capture_notes import call_whole
 from gradmgr._engine.context import (
     Context,
@@ -69,6 +70,7 @@ def run_backward(
     """
     grads: Grads = {}
     now = current()
+    for_grad = for_grad and listener() is None  # which is told of arrays, not of rows
     # Nothing else is involved: the common case, which asks no further.
     alone = now is tape and not (
         create_graph or wanted is not None or tape.annotations or tape.observers or observers()

@@ -31,6 +31,10 @@ class AnotherProgramError(Exception):
     """The steps are not those that the function would take: it decides something else."""
 
 
+class ObstacleError(Exception):
+    """The listener says that it is not told of all."""
+
+
 def listening(log: Log, function: Callable[..., Any], *args: Any) -> Any:
     with Intercepting(log):
         set_listener(log)
@@ -121,6 +125,8 @@ def check_steps(
     table = {id(t._array): other for t, other in zip(first, second, strict=True)}
     kept = [t._array for t in first]  # so that no other array has these identities
     found = arrays(listening(log, run, *first))
+    if log.obstacles:
+        raise ObstacleError(log.obstacles)
     check_bits(found, expected[0], "listening changes it")
     again = Again(log, table)
     check_bits([a if a is None else again.table.get(id(a), a) for a in found], expected[1], "the steps lack something")
@@ -182,6 +188,12 @@ def other_values(sample: Sample, where: Sequence[int], dtype: Any) -> Iterator[l
     yield near
 
 
+# A Generator is made in the call: the steps draw on.
+DRAWS = ("nn.dropout-0.3", "nn.scaled_dot_product_attention-dropout")
+# Gradients of rows.
+ROWS = "nn.embedding_bag-max, offsets, padding"
+
+
 def by_value(call: Callable[..., list[Tensor]], xs: Sequence[Tensor], dys: list[Any]) -> list[Any]:
     return call(*xs)
 
@@ -209,6 +221,8 @@ def check_sample(
             return  # it takes no such arguments
         raise
     for other in other_values(sample, where, dtype):
+        if str(sample).startswith(DRAWS):
+            return
         try:
             second = arrays(run(*map(asarray, at([a.copy() for a in other]))))
             check_steps(run, [asarray(a) for a in at(sample.make(dtype))], at(other), first, second)
