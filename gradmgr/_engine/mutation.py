@@ -235,6 +235,10 @@ def calls_to_forget(t: Tensor, recorders: Iterable[Recorder]) -> list[Call]:
 
 def calls_to_write(t: Tensor, array: Any) -> list[Call]:
     """Return the calls that give a tensor another array, as a write of constants in place does."""
+    heard = listener()
+    if heard is not None:
+        heard.meet(t)
+        array = heard.untold(array)
     return [(setattr, t, "_array", array), *calls_to_forget(t, recorders(current()))]
 
 

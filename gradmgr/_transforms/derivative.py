@@ -23,7 +23,7 @@ from gradmgr._engine.hooks import LeafHooks
 from gradmgr._engine.mutation import as_type
 from gradmgr._engine.recorder import snapshot
 from gradmgr._engine.tape import Tape
-from gradmgr._engine.tensor import Tensor, describe, raw, wrap
+from gradmgr._engine.tensor import Tensor, describe, bare, wrap
 from gradmgr._transforms.grad import compute_gradients, node_ids_before
 from gradmgr.manager import GradManager
 
@@ -162,7 +162,7 @@ class DerivativeCall(Scope):
     def _filled(self, derivatives: Derivatives, like: Sequence[Tensor]) -> list[Any]:
         filled = [zeros_of(t) if g is None else g for g, t in zip(derivatives, like, strict=True)]
         derivatives.clear()
-        return new_tensors(filled if self.create_graph else list(map(raw, _pop_all(filled))))
+        return new_tensors(filled if self.create_graph else list(map(bare, _pop_all(filled))))
 
     def outputs(self) -> Any:
         """Return the outputs as `func` returned them."""
@@ -171,7 +171,7 @@ class DerivativeCall(Scope):
     def _as_outputs(self, outs: list[Any]) -> Any:
         """Return Tensors in the structure of the outputs; as arrays and NumPy scalars where the inputs were such."""
         if self.is_plain:
-            outs = [y if is_tracked(y) else y._array[()] for y in outs]
+            outs = [y if is_tracked(y) else computed(operator.getitem, y._array, ()) for y in outs]
         return outs[0] if self.one_output else tuple(outs)
 
     def vectors(self, v: Any, like: Sequence[Tensor], place: str) -> list[Any]:
@@ -198,11 +198,11 @@ class DerivativeCall(Scope):
             )
         if (v.dtype.kind == "c" and t.dtype.kind != "c") or v.dtype.kind not in "biufcV":
             raise errors.DtypeError(f"{self.name}: v number {k} has dtype {v.dtype}; {place} has {t.dtype}")
-        if libraries.root(raw(v)) is not libraries.root(t._array):
+        if libraries.root(bare(v)) is not libraries.root(t._array):
             raise errors.MixedArraysError(
-                f"{self.name}: v number {k} lives on {libraries.device_of(raw(v))}, {place} on {t.device}; move v"
+                f"{self.name}: v number {k} lives on {libraries.device_of(bare(v))}, {place} on {t.device}; move v"
             )
-        v = v if self.create_graph else raw(v)
+        v = v if self.create_graph else bare(v)
         return v if v.dtype == t.dtype else as_type(v, t.dtype)
 
 

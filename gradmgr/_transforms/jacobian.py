@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from gradmgr._arrays import libraries
+from gradmgr._arrays.listening import listener
 from gradmgr._engine.context import current, is_tracked, recorders
 from gradmgr._engine.recorder import Recorder, snapshot
-from gradmgr._engine.tensor import Tensor, raw
+from gradmgr._engine.tensor import Tensor, bare
 from gradmgr._transforms.derivative import (
     DerivativeCall,
     Derivatives,
@@ -109,9 +110,14 @@ def _stack_derivatives(
     """Stack the derivatives along each unit array of a tensor's shape, times a factor; None for one is None for all."""
     units = _unit_arrays(t) if factor == 1 else _unit_arrays(t) * factor
     if not vectorize:
-        columns = zip(*[derivative(unit) for unit in units], strict=True)
+        columns = zip(*[_seen(derivative(unit)) for unit in units], strict=True)
         return [None if column[0] is None else _stack(column) for column in columns]
-    return map_units(derivative, units, identity=t.ndim == 1 and factor == 1)
+    return map_units(lambda unit: _seen(derivative(unit)), units, identity=t.ndim == 1 and factor == 1)
+
+
+def _seen(derivatives: Derivatives) -> Derivatives:
+    """Return derivatives as Tensors where a listener is told of ops on these."""
+    return derivatives if listener() is None else [None if d is None else as_tensor(d) for d in derivatives]
 
 
 def _stack(parts: Sequence[Any]) -> Any:
@@ -127,7 +133,7 @@ def _reshape_if_needed(t: Any, shape: tuple[int, ...]) -> Any:
 def _first_axis_last(t: Any) -> Any:
     """Move the first axis to the end."""
     axes = (*range(1, t.ndim), 0)
-    return transpose(t, axes) if isinstance(t, Tensor) and is_tracked(t) else raw(t).transpose(axes)
+    return transpose(t, axes) if isinstance(t, Tensor) and (is_tracked(t) or listener() is not None) else bare(t).transpose(axes)
 
 
 def _zero_block(y: Tensor, x: Tensor, dtype: Any) -> Any:
