@@ -196,7 +196,7 @@ def setitem(x: Tensor, index: Index, v: Any) -> None:
         v = libraries.need_operand(v, "x[...] = v")
     if getattr(v, "dtype", x.dtype) != x.dtype and np.shape(v):
         if isinstance(v, Tensor) and current() is not None:
-            _check_value_fits(x._array[index].shape, v.shape)  # before the cast is recorded
+            _check_value_fits(asked(_shape_at, bare(x), index), v.shape)  # before the cast is recorded
         v = as_type(v, x.dtype)  # first, since a cast that overflows may raise
     with write_lock.lock:
         own = write_lock.hold(x)
@@ -206,6 +206,10 @@ def setitem(x: Tensor, index: Index, v: Any) -> None:
             if own is not None:
                 write_lock.release(x)
         rebind(x, z)
+
+
+def _shape_at(a: Any, index: Index) -> tuple[int, ...]:
+    return a[index].shape  # type: ignore[no-any-return]  # of any kind of array
 
 
 def _check_value_fits(places: tuple[int, ...], shape: tuple[int, ...]) -> None:

@@ -476,7 +476,7 @@ def gradients_of_two_passes_add_up(rng, w, x):
 
 @program((3,), (4, 3))
 def gradients_of_some_inputs(rng, w, x):
-    with GradManager().attach([w, x]) as gm:
+    with GradManager().attach([w, x]):
         h = x * w
         y = gnp.sum(gnp.maximum(h, 1) ** 2)
         return [*grad(y, [h, w], retain_graph=True), *flat(grad(y, x))]

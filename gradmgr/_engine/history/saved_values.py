@@ -17,7 +17,7 @@ from gradmgr._arrays import libraries
 from gradmgr._arrays.memory_order import memory_order
 from gradmgr._engine.cleanup import Scope, complete
 from gradmgr._engine.context import current, paused, recorders, set_current
-from gradmgr._engine.entry import KINDS, VJPS, declare_kind, flat, op_name
+from gradmgr._engine.entry import KINDS, VJPS, compute_vjp, declare_kind, flat, op_name
 from gradmgr._engine.history.modes import decorate
 from gradmgr._engine.hooks import name_of
 from gradmgr._engine.observers import (
