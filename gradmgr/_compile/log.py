@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from gradmgr._arrays.arguments import leaves_in, map_leaves
-from gradmgr._arrays.batched import Batched
+from gradmgr._arrays.batched import Batched, innermost
 from gradmgr._arrays.captured_calls import ROOT, Place, line_at
 from gradmgr._arrays import gpu, libraries
 from gradmgr._arrays.gpu import is_on_gpu
@@ -341,7 +341,7 @@ class Log(Listener, Interceptor):
         for part in leaves_in((args, keywords)):
             if part.__class__ is np.ndarray:
                 self._meet_array(part)
-            is_told = is_told or part.__class__ is CapturedArray
+            is_told = is_told or innermost(part).__class__ is CapturedArray
         if is_told:
             args, keywords = untold((args, keywords))
         self._inside = True
