@@ -9,9 +9,11 @@ from gradmgr import errors
 from gradmgr._arrays import libraries
 from gradmgr._engine.cleanup import ExitMethod, Scope, complete
 from gradmgr._engine.context import current, recorders
-from gradmgr._engine.entry import input_ids, op_name
+from gradmgr._engine.entry import input_ids, is_result, op_name
 from gradmgr._engine.history.trace_log import Tracing
+from gradmgr._engine.interceptors import Interceptor
 from gradmgr._engine.observers import Entry, Observer, observers, set_observers, show_entries
+from gradmgr._engine.ownership import Grads
 from gradmgr._engine.recorder import Recorder
 from gradmgr._engine.tape import Tape
 from gradmgr._engine.tensor import bare
@@ -20,21 +22,48 @@ __all__ = ["detect_anomaly", "is_anomaly_check_nan_enabled", "is_anomaly_enabled
 
 
 class _Anomalies(Tracing):
-    """Stores the line of the program of each op, and checks each derivative for NaN."""
-
-    follows_backward = True
+    """Stores the line of the program of each op, and lets each derivative be checked for NaN."""
 
     def __init__(self, check_nan: bool, replaced: _Anomalies | None = None) -> None:
         self.check_nan = check_nan
         self.replaced = replaced  # what was in effect before
         self.is_over = False  # whether the block that entered it has ended
 
-    def after_vjp(self, tape: Tape, e: Entry, g: Any, parts: dict[Any, Any]) -> None:
-        if not self.check_nan:
+    def backward_started(self, tape: Tape, grads: Grads) -> Interceptor:
+        # Where nothing is checked, too: on the general path of backward an error names the line.
+        return _NanCheck(tape, grads) if self.check_nan else Interceptor()
+
+
+class _NanCheck(Interceptor):
+    """Raises where a vjp makes a gradient NaN, in one backward pass."""
+
+    __slots__ = ("_grads", "_tape", "_was_nan")
+
+    def __init__(self, tape: Tape, grads: Grads) -> None:
+        super().__init__()
+        self._tape = tape
+        self._grads = grads
+        # Whether a gradient was NaN when it was last looked at. One that was is not the fault of a vjp that adds to it:
+        # the NaN came in with dy or a hook, and the op that the gradient arrives at is named.
+        self._was_nan: dict[Any, bool] = {}
+
+    def before_vjp(self, e: Entry) -> None:
+        for node_id in input_ids(e):
+            if node_id in self._grads and node_id not in self._was_nan:
+                self._was_nan[node_id] = _has_nan(self._grads[node_id])
+
+    def after_vjp(self, e: Entry, g: Any, grads: Grads) -> None:
+        if is_result(e) or e[0] == "attach":
             return
         for position, node_id in enumerate(input_ids(e)):
-            if node_id in parts and _has_nan(parts[node_id]):
-                raise errors.AnomalyError(_describe_nan(tape, e, g, position))
+            if node_id not in grads or self._was_nan.get(node_id):
+                continue
+            if _has_nan(grads[node_id]):
+                raise errors.AnomalyError(_describe_nan(self._tape, e, g, position, node_id in self._was_nan))
+            if grads is self._grads:
+                self._was_nan[node_id] = False
+            else:  # a hook is to see it first, and may make it NaN
+                self._was_nan.pop(node_id, None)
 
 
 def _has_nan(g: Any) -> bool:
@@ -42,10 +71,11 @@ def _has_nan(g: Any) -> bool:
     return any(bool(libraries.namespace(a).isnan(a).any()) for a in values)
 
 
-def _describe_nan(tape: Tape, e: Entry, g: Any, position: int) -> str:
+def _describe_nan(tape: Tape, e: Entry, g: Any, position: int, is_sum: bool) -> str:
     place = tape.location_of(e[1])
     at = f"computed at {place}" if place is not None else "recorded before detect_anomaly() began"
-    text = f"the derivative of op {op_name(e)!r} is NaN in the gradient of its input number {position}; it was {at}"
+    where = f"in the gradient of its input number {position}{', added to what other ops gave it' if is_sum else ''}"
+    text = f"the derivative of op {op_name(e)!r} is NaN {where}; it was {at}"
     if _has_nan(g):
         text += ". The gradient that arrived there was NaN already: it came in with dy, a hook or a callback"
     return text
@@ -96,7 +126,8 @@ class detect_anomaly(Scope):  # noqa: N801  # torch's spelling
     """In a with block, name the line of the program whose derivative failed or is NaN in errors of backward.
 
     Recordings that are open when the block begins are traced from there on. A NaN that a derivative
-    makes raises AnomalyError, a RuntimeError; every `.grad` is then as it was, and the manager idle.
+    makes, or that infinite ones make where they are added, raises AnomalyError, a RuntimeError; every `.grad` is then
+    as it was, and the manager idle. Values and gradients are those without it, to the bit.
 
     Args:
         check_nan: raise when a derivative is NaN.

@@ -65,6 +65,8 @@ class StaleValueError(GradmgrError, RuntimeError):
 class LostWriteError(GradmgrError, ValueError):
     """NumPy would write through a view to another array, and a Tensor, being a value, would lose that.
 
+    `fill` and `flat` of a number raise it, too, since in NumPy they write to a copy of it.
+
     >>> import gradmgr.numpy as np
     >>> from gradmgr import tensor
     >>> u = tensor([0.0, 1.0, 2.0, 3.0])

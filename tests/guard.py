@@ -13,10 +13,9 @@ import ctypes
 import re
 from collections import namedtuple
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from functools import cache
 from operator import attrgetter
-from types import FunctionType, ModuleType, SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -111,9 +110,6 @@ class ndarray:  # noqa: N801  # its name in CuPy
         raise TypeError("Implicit conversion to a NumPy array is not allowed.")
 
     def get(self) -> np.ndarray:
-        _refuse_while_capturing(
-            "the current stream is capturing, so synchronous API calls are disallowed", RuntimeError
-        )
         ndarray.waits += 1
         if self.size > 1:
             ndarray.copies_to_host += 1
@@ -686,19 +682,16 @@ class Event:
             raise TypeError("stream must be a Stream")
 
     def synchronize(self) -> None:
-        _refuse_while_capturing("cudaErrorStreamCaptureUnsupported: eventSynchronize", RuntimeError)
+        pass
 
 
 class Stream:
-    """Which has an address, waits for events, and captures."""
+    """Which has an address, and waits for events."""
 
     null: Stream
-    waited: list[tuple[Stream, Event]] = []  # noqa: RUF012  # for tests to look at
 
     def __init__(self, null: bool = False, non_blocking: bool = False, ptds: bool = False) -> None:
         self.ptr = 0 if null else id(self)
-        self.non_blocking = non_blocking
-        self.recording: list[_Recorded] | None = None
 
     def __enter__(self) -> Stream:
         _streams.append(self)
@@ -713,136 +706,13 @@ class Stream:
     def wait_event(self, event: Event) -> None:
         if not isinstance(event, Event):
             raise TypeError("event must be an Event")
-        Stream.waited.append((self, event))
 
     def synchronize(self) -> None:
-        _refuse_while_capturing("cudaErrorStreamCaptureUnsupported: streamSynchronize", RuntimeError)
-
-    def begin_capture(self, mode: int | None = None) -> None:
-        if self.ptr == 0 or not self.non_blocking:
-            raise RuntimeError("cannot capture on the default (legacy) stream")
-        self.recording = []
-
-    def end_capture(self) -> Graph:
-        recorded, self.recording = self.recording, None
-        if recorded is None:
-            raise RuntimeError("cudaErrorIllegalState: operation not permitted")
-        for each in recorded:
-            each.spoil()  # nothing was computed yet
-        return Graph(recorded)
-
-    def is_capturing(self) -> bool:
-        return self.recording is not None
-
-
-class _Recorded:
-    """A call of a graph, and the arrays that it made: their memory is that of the graph."""
-
-    def __init__(self, call: Callable[[], Any], made: list[ndarray]) -> None:
-        self.call, self.made = call, made
-
-    def spoil(self) -> None:
-        for array in self.made:
-            array._host.view(np.uint8 if array._host.flags.c_contiguous and array.ndim else array.dtype).fill(77)
-
-    def run(self) -> None:
-        made = self.call()
-        for old, new in zip(self.made, _arrays_in([made]) if self.made else (), strict=True):
-            old._host[...] = new._host
-
-
-class Graph:
-    """Calls that were captured: a launch makes them again where they were made."""
-
-    launches = 0
-
-    def __init__(self, recorded: list[_Recorded]) -> None:
-        self._recorded = recorded
-
-    def launch(self, stream: Stream | None = None) -> None:
-        assert _streams[-1].recording is None
-        Graph.launches += 1
-        for each in self._recorded:
-            each.run()
-
-    def upload(self, stream: Stream | None = None) -> None:
         pass
-
-
-class MemoryPool:
-    """A pool of its own; it counts what was asked for."""
-
-    def __init__(self) -> None:
-        self.asked = 0
-
-    def malloc(self, nbytes: int) -> None:
-        self.asked += nbytes
-
-    def total_bytes(self) -> int:
-        return self.asked
-
-
-@contextmanager
-def _using_allocator(allocator: Callable[[int], Any]) -> Iterator[None]:
-    _allocators.append(allocator)
-    try:
-        yield
-    finally:
-        assert _allocators.pop() is allocator
 
 
 Stream.null = Stream(null=True)
 _streams = [Stream.null]  # the last is current
-_allocators: list[Any] = []  # likewise; none stands for the default pool
-_depth = [0]  # of calls within calls
-
-
-def _refuse_while_capturing(what: str, kind: type[Exception]) -> None:
-    if _streams[-1].recording is not None:
-        raise kind(what)
-
-
-# What calls cuBLAS, cuSOLVER and such, which CuPy refuses to capture; and what reads from the host's memory.
-_NOT_CAPTURED = frozenset(
-    (
-        *("matmul", "dot", "vdot", "inner", "tensordot", "einsum", "kron", "trapezoid", "correlate", "convolve"),
-        *("concatenate", "stack", "vstack", "hstack", "dstack", "column_stack", "sort", "argsort", "partition"),
-    )
-)
-
-
-def _queued(call: Callable[..., Any], named: str = "") -> Callable[..., Any]:
-    """Make a function queue its work on the current stream, which may be capturing."""
-
-    def queue(*args: Any, **keywords: Any) -> Any:
-        stream = _streams[-1]
-        _depth[0] += 1
-        try:
-            result = call(*args, **keywords)
-        finally:
-            _depth[0] -= 1
-        if _depth[0] or result is NotImplemented or (stream.recording is None and not _allocators):
-            return result  # a third of the time of the tests on this class went into what nothing asks for
-        name = named or args[0].__name__
-        given = {id(array._host) for array in _arrays_in([list(args), list(keywords.values())])}
-        made = [a for a in _arrays_in([result]) if a.base is None and id(a._host) not in given]
-        if made and _allocators:
-            _allocators[-1](sum(a.nbytes for a in made))
-        if stream.recording is not None:
-            if name in _NOT_CAPTURED:
-                raise NotImplementedError(f"calling cuBLAS API during stream capture is currently unsupported ({name})")
-            if made and not _allocators:
-                raise RuntimeError(f"{name}: memory of the pool that others use, in a capture")
-            if any(isinstance(a, np.ndarray) for a in (*args, *keywords.values())):
-                raise RuntimeError(f"{name}: a copy from the host's memory, in a capture")
-            found = _arrays_in([result])
-            known = {id(a) for a in _arrays_in([list(args), list(keywords.values())])}
-            if not found or made or any(id(a) in known for a in found):  # else it is a view
-                stream.recording.append(_Recorded(lambda: call(*args, **keywords), made))
-        return result
-
-    queue.__name__ = getattr(call, "__name__", named)
-    return queue
 
 
 class NcclCommunicator:
@@ -894,18 +764,7 @@ for _code, _name in enumerate(["SUM", "PROD", "MAX", "MIN", "AVG"]):
     setattr(nccl, f"NCCL_{_name}", _code)
 _module.cuda.Event, _module.cuda.Stream, _module.cuda.nccl = Event, Stream, nccl
 _module.cuda.runtime = SimpleNamespace(getDeviceCount=lambda: 1, getDevice=lambda: 0)
-_module.cuda.MemoryPool, _module.cuda.using_allocator = MemoryPool, _using_allocator
 _module.cuda.get_current_stream = lambda: _streams[-1]
-
-ufunc.__call__ = _queued(ufunc.__call__)
-ElementwiseKernel.__call__ = _queued(ElementwiseKernel.__call__, "ElementwiseKernel")
-for _library_of in (_module, _module.linalg, _module.fft):
-    for _name, _made in vars(_library_of).items():
-        if isinstance(_made, FunctionType):
-            setattr(_library_of, _name, _queued(_made, _name))
-_OF_ARRAYS_ONLY = ("__setitem__", "__getitem__", "astype", "copy", "flatten", "reshape", "transpose", "view", "fill")
-for _name in (*_METHODS, *_OF_ARRAYS_ONLY, "set", "conj", "conjugate"):
-    setattr(ndarray, _name, _queued(getattr(ndarray, _name), _name))
 
 # ---------------------------------------------------------------- cupyx: what SciPy's functions are called there
 

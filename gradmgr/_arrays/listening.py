@@ -51,6 +51,10 @@ class Listener:
         """Return what stands for the array of a tensor in code that computes on arrays, of which this is told."""
         raise NotImplementedError
 
+    def told(self, value: Any) -> Any:
+        """Return the same for an array."""
+        raise NotImplementedError
+
     def untold(self, value: Any) -> Any:
         """Return the arrays themselves in place of those that `told_array_of` returned, in containers too."""
         raise NotImplementedError
@@ -81,3 +85,9 @@ def asked(read: Callable[..., Result], *args: Any) -> Result:
     """Return read(*args): facts of arrays' values on which depends what is computed next."""
     heard = _listener.get()
     return read(*args) if heard is None else heard.guard(read, args)  # type: ignore[no-any-return]
+
+
+def told(array: Any) -> Any:
+    """Return what stands for an array in code that computes on it, of which a listener is told; else the array."""
+    heard = _listener.get()
+    return array if heard is None else heard.told(array)

@@ -81,7 +81,6 @@ class Products:
         own: the address of the loop by which the machine computes products itself; 0 where that was not measured.
         transpose: the address of the loop that transposes a matrix; 0 likewise.
         within: the address of the loop that compares what is found with what is expected.
-        descend: of the loop that subtracts a product from what is there; 0 where gradmgr-native is too old for it.
     """
 
     def __init__(
@@ -91,7 +90,6 @@ class Products:
         self.called = _Called(*[library.address(name) for name in names])
         self.function, self.within = machine.address("product_f4"), machine.address("within_f4")
         self.own, self.transpose = (machine.address(f"{name}_f4") if has_own else 0 for name in _OWN)
-        self.descend = machine.address("descend_f4") if machine.has("descend_f4") else 0
         self.context = ctypes.addressof(self.called)
         self._threads = threads
 
@@ -132,14 +130,6 @@ class Products:
             return True
         shallow = 2 <= k <= _DEEPEST and n * m >= _FEWEST and min(n, m) >= _NARROW
         return shallow and (self._threads == 1 or n * k * m <= _ALONE)
-
-    def are_faster_subtracted(self, n: int, k: int, m: int) -> bool:
-        """Tell whether to subtract (n, k) @ (k, m) from a large matrix takes less time than to compute it before.
-
-        For 256 x k x 256, with k of 2 to 64, it takes oneDNN .65 to .92 of the time; for 1024 x k x 1024, whose memory
-        decides, as long or less.
-        """
-        return bool(self.descend) and min(n, k, m) >= 2 and (self._threads == 1 or n * k * m <= _ALONE)
 
     def are_faster_merged(self, n: int, k: int, m: int) -> bool:
         """Tell whether many products of this shape, which are added up, take less time as one.

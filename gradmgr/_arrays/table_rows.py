@@ -68,43 +68,46 @@ def sum_equal_rows(rows: Array, values: Array, in_order: bool = False) -> tuple[
 MANY_EQUAL = 1 << 12
 
 
+def counted_from_0(indices: Array, length: int) -> Array:
+    """Return the positions, in an axis of this length, of integers of which negative ones count from its end."""
+    indices = indices.astype(np.intp, copy=False)
+    if indices.size and indices.min() < 0:
+        indices = np.where(indices < 0, indices + length, indices)
+    return indices
+
+
 def sum_first(rows: Array, values: Array) -> tuple[Array, Array] | None:
     """Sum what NumPy's table rows of equal index receive before it is added to a table, where digits would be lost.
 
-    Those are halves, which are summed in float32, and more than MANY_EQUAL rows of one index.
+    Those are halves, which are summed in float32, and in single precision more than MANY_EQUAL rows of one index.
 
     Returns:
         The distinct indices and their sums; None where the rows are to be added to the table in their order.
     """
-    if libraries.is_half(values.dtype):
-        distinct, total = _sum_widely(rows, values.astype(np.float32))
+    is_half = libraries.is_half(values.dtype)
+    if not is_half and (len(rows) <= MANY_EQUAL or values.dtype.char not in "fF"):
+        return None
+    # To count all indices up to the largest takes less time than to sort those that are there.
+    counts = np.bincount(rows) if len(rows) > _MANY_ROWS and int(rows.max()) < 4 * len(rows) else None
+    if is_half:
+        distinct, total = _sum_widely(rows, values.astype(np.float32), counts)
         return distinct, total.astype(values.dtype)
-    return _sum_widely(rows, values) if _are_many(rows) else None
-
-
-def _are_many(rows: Array) -> bool:
-    """Tell whether one index is there more than MANY_EQUAL times."""
-    if len(rows) <= MANY_EQUAL:
-        return False
-    if _are_dense(rows):
-        return int(np.bincount(rows).max()) > MANY_EQUAL
-    ascending = np.sort(rows)
-    return bool((ascending[MANY_EQUAL:] == ascending[:-MANY_EQUAL]).any())
-
-
-def _are_dense(rows: Array) -> bool:
-    """Tell whether to count all indices up to the largest takes less time than to sort those that are there."""
-    return len(rows) > _MANY_ROWS and int(rows.max()) < 4 * len(rows)
+    if counts is not None:
+        are_many = int(counts.max()) > MANY_EQUAL
+    else:
+        ascending = np.sort(rows)
+        are_many = bool((ascending[MANY_EQUAL:] == ascending[:-MANY_EQUAL]).any())
+    return _sum_widely(rows, values, counts) if are_many else None
 
 
 _FEW_COLUMNS = 16  # up to which numpy.bincount, which adds in float64, takes less time than to sort rows
 
 
-def _sum_widely(rows: Array, values: Array) -> tuple[Array, Array]:
+def _sum_widely(rows: Array, values: Array, counts: Array | None) -> tuple[Array, Array]:
     columns = values.reshape((len(rows), math.prod(values.shape[1:])))
-    if values.dtype != libraries.F4 or columns.shape[1] > _FEW_COLUMNS or not _are_dense(rows):
+    if values.dtype != libraries.F4 or columns.shape[1] > _FEW_COLUMNS or counts is None:
         return sum_equal_rows(rows, values)
-    distinct = np.flatnonzero(np.bincount(rows))
+    distinct = np.flatnonzero(counts)
     total = np.stack([np.bincount(rows, column)[distinct] for column in columns.T], 1)
     return distinct, total.astype(values.dtype).reshape((len(distinct), *values.shape[1:]))
 

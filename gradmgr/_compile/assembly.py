@@ -20,7 +20,7 @@ from gradmgr._arrays.atomic import run_atomically
 from gradmgr._arrays.batched import Batched
 from gradmgr._arrays.capture import Capture, Noted, generators_in
 from gradmgr._arrays.captured import CapturedArray, set_capturing
-from gradmgr._arrays.captured_calls import Call, Place, Slot, slots_in
+from gradmgr._arrays.captured_calls import Call, Place, Slot, line_at, slots_in
 from gradmgr._arrays.captured_functions import written_by
 from gradmgr._arrays.gpu import have_same_bits, is_on_gpu, is_plain
 from gradmgr._compile.captured_state import Residuals
@@ -38,7 +38,7 @@ from gradmgr._compile.replay_calls import (
     layout_of,
     layout_on_gpu,
 )
-from gradmgr._compile.steps import Update, Whole, WriteArray, run_vjp
+from gradmgr._compile.steps import Update, Whole, WriteArray, run_foreign_vjp, run_vjp
 from gradmgr._engine.tensor import Tensor, wrap
 from gradmgr._replay.forwarded_copies import without_copies
 
@@ -67,7 +67,7 @@ def _with_small_node_ids(args: tuple[Any, ...]) -> tuple[Any, ...]:
 
 def _draws(function: Callable[..., Any], args: Any) -> bool:
     """Return True if a function draws random numbers, or reads what is no array: a replay is to call it."""
-    if getattr(function, "runs_each_time", False):
+    if function is run_foreign_vjp or getattr(function, "runs_each_time", False):
         return True
     random = sys.modules.get("numpy.random")
     return random is not None and any(isinstance(part, random.Generator) for part in leaves_in(args))
@@ -104,7 +104,6 @@ class Assembly(Capture):
         self._log = log
         self._table: dict[int, Any] = {}  # captured arrays by the identity of those that the log has seen
         self._slots: dict[int, Slot] = {}  # of tensors that a replay has, by the identity of what is known of them
-        self._grads: dict[int, Slot] = {}
         self._place: Place = (type(self).__init__.__code__, 0)
         self.reads: list[Call] = []
         self.sources: list[int | weakref.ref[Any]] = []
@@ -175,6 +174,8 @@ class Assembly(Capture):
         elif isinstance(old, Tensor):
             self._enter(old._array, made._array)
         elif is_plain(old):
+            if made.__class__ is np.ndarray and id(old) in self._log.changed:
+                made = self.add_constant(made).copy()  # as a later step adds into it
             self._table[id(old)] = made
 
     def _are_same(self, old: Any, made: Any) -> bool:
@@ -210,7 +211,7 @@ class Assembly(Capture):
             made = function(*given, **given_by_name)
             is_same = len(self.obstacles) == obstacles and self._are_same(old, made)
             error = (self.obstacles[obstacles:], old, made)
-        except Exception as err:  # noqa: BLE001  # whatever a captured array cannot do; the function itself has run
+        except Exception as err:  # whatever a captured array cannot do; the function itself has run
             is_same = False
             error = err
         if not is_same:
@@ -224,17 +225,30 @@ class Assembly(Capture):
 
     def _adopt(self, function: Callable[..., Any], args: Any, keywords: Any, old: Any) -> None:
         """Add a call of a function without making it: what it returned are new arrays."""
+        if any(part.__class__ is Batched for part in leaves_in(old)):
+            self.obstacles.append(f"code that must run in each call is called inside vmap, at {line_at(self._place)}")
+            self._enter(old, old)
+            return
         noted = Noted()
-        _, slots = noted.args(self._captured(args))
+        given = self._captured(args)
+        _, slots = noted.args(_with_small_node_ids(given) if function is run_foreign_vjp else given)
         made, results = self._wrap_all(old, noted)
         self._append(function, slots, keywords, results, None, noted)
         self.found |= {part.slot.number: part.inner for part in leaves_in(made) if isinstance(part, CapturedArray)}
         self._enter(old, made)
 
     def guard_all(self, read: Callable[..., Any], args: tuple[Any, ...], found: Any) -> None:
-        """Add that a replay must find the same."""
+        """Add that a replay must find the same: by the guards that the code sets which reads it, if it sets any."""
+        before, obstacles, given = len(self.calls), len(self.obstacles), self._captured(args)
+        try:
+            is_same = read(*given) == found and any(call.expected is not None for call in self.calls[before:])
+        except Exception:  # noqa: BLE001  # whatever a captured array cannot do
+            is_same = False
+        if is_same and len(self.obstacles) == obstacles:
+            return
+        del self.calls[before:], self.obstacles[obstacles:]
         noted = Noted()
-        _, slots = noted.args(self._captured(args))
+        _, slots = noted.args(given)
         if noted.captured:
             self.calls.append(Call(read, slots, {}, None, found, self._place, given=noted.slots()))
 
@@ -255,14 +269,14 @@ class Assembly(Capture):
             self.inputs.append(slot)
         return slot
 
-    def _slot_of_tensor(self, t: Tensor) -> Slot:
-        known = self._log.tensors.get(id(t))
-        if known is not None and known() is t and (known.is_outer or id(known) in self._slots):
+    def _slot_of_tensor(self, t: Tensor, known: KnownTensor | None = None) -> Slot:
+        known = known or self._log.tensors.get(id(t))
+        if known is None or known() is not t:
+            known = self._log.tensors[id(t)] = KnownTensor(t, is_outer=False)
+        if known.is_outer or id(known) in self._slots:
             return self.slot_of(known)
-        slot = self._grads.get(id(t))
-        if slot is None:
-            slot = self._grads[id(t)] = self.add_object()
-            self.append(wrap, (self.leaving(t._array).slot,), slot)
+        slot = self._slots[id(known)] = self.add_object()
+        self.append(wrap, (self.leaving(t._array if known.shown is None else known.shown).slot,), slot)
         return slot
 
     def leaving(self, array: Any) -> CapturedArray:
@@ -335,26 +349,28 @@ class Assembly(Capture):
 
     # ------------------------------------------------------------ calls made as a whole
 
-    def _slots_in(self, value: Any) -> Any:
+    def _slots_in(self, value: Any, given: dict[int, KnownTensor]) -> Any:
         """Return an argument of a call that is made as a whole with slots in place of what a replay has."""
         if isinstance(value, Tensor):
-            return self._slot_of_tensor(value)
+            return self._slot_of_tensor(value, given.get(id(value)))
         if isinstance(value, Residuals):
             return value.slot if value.slot is not None else value
         if isinstance(value, tuple):
-            parts = [self._slots_in(part) for part in value]
+            parts = [self._slots_in(part, given) for part in value]
             return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
         if value.__class__ is list:
-            return [self._slots_in(part) for part in value]
+            return [self._slots_in(part, given) for part in value]
         if value.__class__ is dict:
-            return {name: self._slots_in(part) for name, part in value.items()}
+            return {name: self._slots_in(part, given) for name, part in value.items()}
         captured = self._table.get(id(value)) if is_plain(value) else None
         return value if captured is None else captured.slot
 
     def add_whole(self, step: Whole) -> None:
-        args, keywords = self._slots_in(step.args), self._slots_in(step.keywords)
+        args, keywords = self._slots_in(step.args, step.given), self._slots_in(step.keywords, step.given)
         results = self._result_slots(step.result, {id(known()): known for known in step.tensors})
-        function = WeakMethod(step.function) if hasattr(step.function, "__self__") else step.function
+        owner = getattr(step.function, "__self__", None)
+        is_weak = getattr(type(owner), "__weakrefoffset__", 0) != 0  # not of a list, whose `append` may be a hook
+        function = WeakMethod(step.function) if is_weak else step.function
         self._append_effect(function, args, results, keywords)
 
     def _result_slots(self, result: Any, tensors: dict[int, KnownTensor]) -> Any:
@@ -383,7 +399,7 @@ class Assembly(Capture):
             for g, dtype in zip(grads, step.dtypes, strict=True)
         )
         slots = tuple([g.slot if g.__class__ is CapturedArray else g for g in grads])
-        method = UpdateMethod(step.method, step.name, step.takes_products)
+        method = UpdateMethod(step.method, step.name)
         self._append_effect(method, (slots, is_plain_for_machine))
 
     def makes(self, array: CapturedArray) -> bool:
@@ -417,7 +433,6 @@ class Assembly(Capture):
         self.open = False
         self._table.clear()
         self._slots.clear()
-        self._grads.clear()
         del self._log  # and its arrays
 
     def _check_gradients_differ(self) -> None:

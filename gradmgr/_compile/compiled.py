@@ -127,6 +127,11 @@ class Compiled:
                 continue
             program.runs += 1
             if program.runs == program.rehearses_at:
+                try:
+                    program.rehearse(leaves)
+                except GuardError as error:  # it is a call for another variant
+                    decided = str(error)
+                    continue
                 return self._rehearse(variants, program, Signature(args, keywords))
             try:
                 result = program.run(leaves)
@@ -158,12 +163,21 @@ class Compiled:
         changed = self._changed(variants, signature.leaves)
         made = CapturedCall(self.function, signature, fuses=may_fuse(self._options))
         with self._lock:
-            self._add(variants, made, changed, decided)
+            self._add(variants, made, signature.leaves, changed, decided)
         return made.result
 
-    def _add(self, variants: _Variants, made: CapturedCall, changed: str | None, decided: str | None) -> None:
+    def _add(
+        self,
+        variants: _Variants,
+        made: CapturedCall,
+        leaves: Sequence[Any],
+        changed: str | None,
+        decided: str | None,
+    ) -> None:
         """Make a program of a call that was captured, if it can be replayed."""
         if made.obstacle is not None:
+            if made.changes_names and any(program.misfit(leaves) is None for program in variants.programs):
+                return  # as by train() after an eval()
             if variants.forgives and made.changes_names:
                 variants.forgives = False  # once: it may make what later calls find
             else:
@@ -189,9 +203,6 @@ class Compiled:
         """Run the function as written, and compare what a program computes beside it."""
         made = CapturedCall(self.function, signature, fuses=may_fuse(self._options))
         with self._lock:
-            if made.obstacle is None and program.is_branch(made):  # it fits another variant
-                self._add(variants, made, None, None)
-                return made.result
             fault = program.fault_in(made)
             if fault is not None:
                 variants.programs.remove(program)
@@ -316,18 +327,17 @@ class Compiled:
 
 @overload
 def compile(  # noqa: A001  # torch's name
-    function: Callable[..., Any], *, native: bool | None = None, exact: bool = False, graph: bool = False
+    function: Callable[..., Any], *, native: bool | None = None, exact: bool = False
 ) -> Compiled: ...
 @overload
 def compile(  # noqa: A001  # as above
-    function: None = None, *, native: bool | None = None, exact: bool = False, graph: bool = False
+    function: None = None, *, native: bool | None = None, exact: bool = False
 ) -> Callable[[Callable[..., Any]], Compiled]: ...
 def compile(  # noqa: A001  # as above
     function: Callable[..., Any] | None = None,
     *,
     native: bool | None = None,
     exact: bool = False,
-    graph: bool = False,
 ) -> Any:
     """Return a function that computes the same faster: it is captured twice, and then replayed without its Python code.
 
@@ -351,7 +361,6 @@ def compile(  # noqa: A001  # as above
             installed, oneDNN computes matrix products in float32 of shapes for which it is faster, and sums of them
             become one product. An element of such a product, of n terms, is within n ulps of the eager one: each
             2**-23 of the sum of the terms' absolute values. `explain()` says how many products these are.
-        graph: whether kernels on a GPU are recorded as CUDA graphs and launched together, where that can be.
 
     Returns:
         A callable with `explain()`, which tells in words what is replayed; `release()`, which frees it; and `function`.
@@ -375,7 +384,7 @@ def compile(  # noqa: A001  # as above
     [2.0, 1.5425, 1.22410625, 0.9972358906250001]
     """
     if function is None:
-        return functools.partial(compile, native=native, exact=exact, graph=graph)
+        return functools.partial(compile, native=native, exact=exact)
     errors.check_function(function, "compile")
     code = getattr(function, "__code__", None)
     if code is not None and code.co_flags & _SUSPENDS:
@@ -385,4 +394,4 @@ def compile(  # noqa: A001  # as above
         )
     if native:
         require_machine()
-    return Compiled(function, Options(native, exact, graph))
+    return Compiled(function, Options(native, exact))

@@ -21,12 +21,14 @@ from typing import Any
 
 import numpy as np
 
-from gradmgr._arrays.arguments import leaves_in, map_leaves
-from gradmgr._arrays.batched import Batched, innermost
-from gradmgr._arrays.captured_calls import ROOT, Place, line_at
 from gradmgr._arrays import gpu, libraries
-from gradmgr._arrays.gpu import is_on_gpu
+from gradmgr._arrays.arguments import leaves_in, map_leaves
+from gradmgr._arrays.atomic import float_errors_raise
+from gradmgr._arrays.batched import Batched
 from gradmgr._arrays.captured import CapturedArray
+from gradmgr._arrays.captured_calls import ROOT, Place, line_at
+from gradmgr._arrays.gpu import is_on_gpu
+from gradmgr._arrays.listening import Listener, listener, set_listener
 from gradmgr._compile.captured_state import Condition, Residuals
 from gradmgr._compile.steps import (
     Compute,
@@ -41,13 +43,14 @@ from gradmgr._compile.steps import (
     Write,
     WriteArray,
     flat_gradient,
+    run_foreign_vjp,
     run_rule,
     run_vjp,
+    scene_of,
 )
 from gradmgr._compile.told import Teller, untold
-from gradmgr._engine.context import current, is_tracked, set_current
-from gradmgr._engine.entry import tracked_input_ids
-from gradmgr._arrays.listening import Listener, set_listener
+from gradmgr._engine.context import current, recorders, set_current
+from gradmgr._engine.entry import kind_of, tracked_input_ids
 from gradmgr._engine.interceptors import Interceptor
 from gradmgr._engine.tensor import Tensor, wrap
 
@@ -64,10 +67,11 @@ class KnownTensor(weakref.ref[Tensor]):
         grad: likewise its gradient, where that was read or written.
         knows_grad: whether it was.
         is_outer: whether it was there before the function began.
+        shown: the array with which a tensor that the function made was first given to others; None before.
         is_late: whether a call that is made as a whole may have changed it, so that reading it must come after.
     """
 
-    __slots__ = ("array", "grad", "is_late", "is_outer", "key", "knows_grad", "source")
+    __slots__ = ("array", "grad", "is_late", "is_outer", "key", "knows_grad", "shown", "source")
 
     def __init__(self, t: Tensor, *, is_outer: bool, source: int | None = None) -> None:
         super().__init__(t)
@@ -77,6 +81,12 @@ class KnownTensor(weakref.ref[Tensor]):
         self.grad: Tensor | None = None
         self.knows_grad = self.is_late = False
         self.is_outer = is_outer
+        self.shown: Any = None
+
+    def show(self, t: Tensor) -> None:
+        """Note that others get a tensor that the function made."""
+        if not self.is_outer and self.shown is None:
+            self.shown = self.array = t._array
 
 
 class Log(Listener, Interceptor):
@@ -94,14 +104,14 @@ class Log(Listener, Interceptor):
     __slots__ = (
         "_candidates",
         "_dependent",
-        "_teller",
         "_given",
         "_has_late",
         "_inside",
         "_later",
-        "_leaves",
         "_within",
+        "_leaves",
         "_ours",
+        "_teller",
         "arrays",
         "before",
         "changed",
@@ -110,7 +120,6 @@ class Log(Listener, Interceptor):
         "code_of_program",
         "conditions",
         "obstacles",
-        "pinned",
         "steps",
         "tensors",
         "values",
@@ -133,16 +142,15 @@ class Log(Listener, Interceptor):
         self.cleanups: list[Callable[[BaseException], None]] = []
         self.code_of_program: list[Any] = []
         self.changes_state = False
-        self.pinned: set[int] = set()  # numbers of arguments that the function has by other means, too
         self.changed: set[int] = set()  # arrays of earlier steps that later ones have added into, by identity
         self._candidates: dict[
             int, weakref.ref[Tensor]
         ] = {}  # tensors from outside that may be read, by their arrays' identity
         self._leaves: list[weakref.ref[Tensor]] = []  # of managers that have begun to record
         self._has_late = False  # whether a call that may change any tensor was made as a whole
-        self._inside = False  # whether a step runs, whose own steps do not count
         self._later: list[Step] = []  # steps that come after the one that runs
         self._within: list[Any] | None = None  # what ops take and return in a step that they are part of
+        self._inside = False  # whether a step runs, whose own steps do not count
         self._ours: set[str] = set()  # files of gradmgr's
 
     # ------------------------------------------------------------ values
@@ -165,12 +173,21 @@ class Log(Listener, Interceptor):
         elif is_on_gpu(result):
             self.values[id(result)] = result
 
+    def _is_part(self) -> bool:
+        """Return True if what is computed now is part of a step that runs."""
+        return self._inside or self._within is not None
+
     def _add(self, step: Step, later: Sequence[Step] = ()) -> None:
         """Add a step, and those that come after it; after the step that runs, where it is no part of that."""
         step.place = self.place()
         steps = self.steps if self._within is None or isinstance(step, (Read, ReadGrad)) else self._later
         steps.append(step)
         steps += later
+        if not self.obstacles and float_errors_raise():
+            self.add_obstacle(
+                "floating-point errors raise in it, as its numpy.errstate or seterr says, and a replay raises none; "
+                "set that around the call, which then runs as written,"
+            )
 
     def place(self) -> Place:
         """Return where the program stands: the innermost frame outside of gradmgr."""
@@ -198,10 +215,6 @@ class Log(Listener, Interceptor):
         for t in tensors:
             if self._candidate(t._array) is None:
                 self._candidates[id(t._array)] = weakref.ref(t)
-            if self._candidate(t._array) is t:
-                known = self.tensors.get(id(t))
-                if known is not None and known.source is not None and known() is t:
-                    self.pinned.add(known.source)
 
     def _candidate(self, array: Any) -> Tensor | None:
         """Return the tensor from outside that has this array; None if none is known."""
@@ -287,7 +300,7 @@ class Log(Listener, Interceptor):
     # ------------------------------------------------------------ steps
 
     def after_op(self, op: Any, inputs: tuple[Any, ...], params: tuple[Any, ...], result: Any) -> None:
-        if self._inside:
+        if self._inside or listener() is not self:  # a callback's context has this interceptor, too
             return
         arrays = []
         for t in inputs:
@@ -310,11 +323,15 @@ class Log(Listener, Interceptor):
                 self._meet_array(part)
             elif isinstance(part, Tensor):
                 self.meet(part)
-        given, tracked = map_leaves(_as_it_is, args), _which_are_tracked(args)
+        given, scene = map_leaves(_as_it_is, args), scene_of(args)
         made, within, later = self._run_within(rule, *args)
-        returned = map_leaves(_as_it_is, made), within
+        returned = map_leaves(_as_it_is, made)
         self._hold(returned)
-        self._add(Compute(run_rule, (rule, given, tracked), {}, returned), later)
+        if recorders(current()):
+            self._hold(within)
+            self._add(Compute(run_rule, (rule, given, scene), {}, (returned, within)), later)
+        else:
+            self._add(Compute(rule, given, {}, returned), later)
         return made
 
     def _run_within(self, rule: Callable[..., Any], *args: Any) -> tuple[Any, tuple[Any, ...], Sequence[Step]]:
@@ -329,54 +346,64 @@ class Log(Listener, Interceptor):
 
     def told_array_of(self, t: Tensor) -> Any:
         self.meet(t)
-        return t._array if self._inside or self._within is not None else self._teller.told(t._array)
+        return t._array if self._is_part() else self._teller.told(t._array)
+
+    def told(self, value: Any) -> Any:
+        return value if self._is_part() or isinstance(value, Tensor) else self._teller.told(value)
 
     def untold(self, value: Any) -> Any:
         return untold(value)
 
     def call(self, function: Callable[..., Any], args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-        if self._inside or self._within is not None:
+        if self._is_part():
             return function(*args, **keywords)
         is_told = False
+        args, keywords, given = *untold((args, keywords)), (args, keywords)
+        for part in leaves_in(given):
+            is_told = is_told or part.__class__ is CapturedArray
         for part in leaves_in((args, keywords)):
             if part.__class__ is np.ndarray:
                 self._meet_array(part)
-            is_told = is_told or innermost(part).__class__ is CapturedArray
-        if is_told:
-            args, keywords = untold((args, keywords))
         self._inside = True
         try:
             result = function(*args, **keywords)
         finally:
             self._inside = False
+        if any(result is part for part in args):
+            self.changed.add(id(result))
         result = _distinct(result)
         self._hold(result)
         self._add(Compute(function, args, keywords, result))
         return self._teller.told(result) if is_told else result
 
     def compute_vjp(self, vjp: Callable[..., None], e: tuple[Any, ...], g: Any, grads: Any, owned: Any) -> None:
+        runs = kind_of(e).runs
+        is_recorded = not (owned.plain or owned.batched)
+        if self._inside or runs == "steps" or (runs and is_recorded):
+            vjp(e, g, grads, owned)
+            return
         ids = tuple(dict.fromkeys(tracked_input_ids(e)))
         if e[0] == "attach":
             ids = (*ids, e[1])
-        before = map_leaves(_as_it_is, tuple([flat_gradient(grads.get(i)) for i in ids]))
+        values = e, flat_gradient(g), tuple([flat_gradient(grads.get(i)) for i in ids])
+        kept, given, before = map_leaves(_as_it_is, values)
+        scene = scene_of(values) if is_recorded else None
         held = tuple([i for i in (*ids, e[1]) if i in owned])
-        given = map_leaves(_as_it_is, flat_gradient(g))
-        tracked = () if owned.plain else _which_are_tracked((e, flat_gradient(g), [flat_gradient(grads.get(i)) for i in ids]))
         _, within, later = self._run_within(vjp, e, g, grads, owned)
         made = map_leaves(_as_it_is, tuple([flat_gradient(grads.get(i)) for i in ids]))
         self.changed.update([id(h) for h in before if h is not None and any(h is d for d in made)])
         self._hold(made)
-        args = map_leaves(_as_it_is, e), given, before, ids, held, type(owned)
-        if owned.plain:
-            self._add(Compute(run_vjp, args, {}, made), later)
-        else:
+        args = kept, given, before, ids, held, type(owned)
+        if is_recorded:
             self._hold(within)
-            self._add(Compute(run_rule, (run_vjp, args, tracked), {}, (made, within)), later)
+            self._add(Compute(run_rule, (run_vjp, args, scene), {}, (made, within)), later)
+        else:
+            self._add(Compute(run_foreign_vjp if runs else run_vjp, args, {}, made), later)
 
     def guard(self, read: Callable[..., Any], args: tuple[Any, ...]) -> Any:
         args = untold(args)
         found = read(*args)
-        if not self._inside and self._within is None:
+        if not self._is_part():
             self._add(Guard(read, args, found))
         return found
 
@@ -385,7 +412,7 @@ class Log(Listener, Interceptor):
         return self.guard(read, (t._array,))
 
     def leave(self, what: str, array: Any) -> None:
-        if not self._inside:
+        if not self._is_part():
             self.add_obstacle(what)
 
     def add_obstacle(self, what: str) -> None:
@@ -427,7 +454,8 @@ class Log(Listener, Interceptor):
             t = known()
             if t is None:
                 continue
-            if known.is_outer and known.array is not None and t._array is not known.array:
+            is_seen = known.is_outer or known.shown is not None
+            if is_seen and known.array is not None and t._array is not known.array:
                 if t._array.__class__ is not Batched:
                     known.array = t._array
                     due.append((known, "_array", t._array))
@@ -436,6 +464,8 @@ class Log(Listener, Interceptor):
                 if grad is not known.grad:
                     known.grad = grad
                     due.append((known, "_grad", grad))
+                    if grad is not None:
+                        self._known(grad).show(grad)
         if due:
             self._add(Write(due))
         for number, t in self.arrays.items():
@@ -473,9 +503,12 @@ class Log(Listener, Interceptor):
             keywords: its keyword arguments.
             replayed: what a replay calls in its place, for results of the same kind.
         """
+        given: dict[int, KnownTensor] = {}  # what is known of the tensors among the arguments, before the call
         for part in leaves_in((args, dict(keywords))):
             if isinstance(part, Tensor):
                 self.meet(part)
+                given[id(part)] = self._known(part)
+                given[id(part)].show(part)
         if changes is None:
             for leaf in self._leaves:
                 t = leaf()
@@ -498,7 +531,7 @@ class Log(Listener, Interceptor):
                     f"{function.__name__}() returns {type(part).__name__}, which a replay would not know,"
                 )
         self._hold([part for part in leaves_in(made) if not isinstance(part, Tensor)])
-        self._add(Whole(function if replayed is None else replayed, args, dict(keywords), made, made_tensors))
+        self._add(Whole(function if replayed is None else replayed, args, dict(keywords), made, made_tensors, given))
         self._make_late(changes)
         return made
 
@@ -509,7 +542,6 @@ class Log(Listener, Interceptor):
         update: Any,
         grads: Sequence[Any],
         name: str,
-        takes_products: Callable[[Any], Sequence[int]],
     ) -> None:
         """Do as `call_whole` with a function of nothing; a replay calls a method with arrays of gradients instead.
 
@@ -519,12 +551,10 @@ class Log(Listener, Interceptor):
             update: the method, see `UpdateMethod`.
             grads: the arrays of their gradients, None where there is none.
             name: what it is, for the user.
-            takes_products: returns, given the method's object, the numbers of the gradients that may be given as a
-                LateProduct.
         """
         self.flush()
         self._silently(function)
-        self._add(Update(update, name, takes_products, tuple(grads), [p.dtype for p in changes]))
+        self._add(Update(update, name, tuple(grads), [p.dtype for p in changes]))
         self._make_late(changes)
 
     def arrays_of(self, tensors: Iterable[Tensor | None]) -> list[Any] | None:
@@ -557,7 +587,7 @@ class Log(Listener, Interceptor):
         """Have tensors read again that a call may have changed."""
         if changes is None:
             self._has_late = True
-            changed = [known for known in self.tensors.values() if known.is_outer]
+            changed = [known for known in self.tensors.values() if known.is_outer or known.shown is not None]
         else:
             changed = [self._known(t) for t in changes]
         for known in changed:
@@ -580,7 +610,10 @@ class Log(Listener, Interceptor):
         known = self.tensors.get(id(value))
         if known is not None and known() is value and known.is_outer:
             return value
-        return value if id(value._array) in self._of_tensors() else value._array
+        if id(value._array) in self._of_tensors():
+            return value
+        a = value._array
+        return a[()] if a.ndim == 0 and a.dtype == bool else a  # as NumPy returns it: see `_distinct`
 
     def _of_tensors(self) -> set[int]:
         """Return the identities of the arrays that depend on Tensors, and not on arrays among the arguments alone."""
@@ -588,7 +621,8 @@ class Log(Listener, Interceptor):
             self._dependent = found = set()
             for step in self.steps:
                 if isinstance(step, Read):
-                    found.add(id(step.array))
+                    if step.known.source is not None or step.known() is not None:  # not one that the function made
+                        found.add(id(step.array))
                 elif isinstance(step, Whole):
                     found.update(map(id, _arrays_in(step.result)))
                 elif isinstance(step, Compute):
@@ -599,15 +633,9 @@ class Log(Listener, Interceptor):
 
     def check_conditions(self) -> None:
         """Note as an obstacle what the function has changed of what it has seen."""
-        for condition in self.conditions.values():
-            if not condition.holds():
-                self.obstacles.append(f"the function changes {condition.what}; do that outside of it")
-                self.changes_state = True
-
-
-def _which_are_tracked(values: Any) -> tuple[bool, ...]:
-    """Return of each Tensor in a nest whether it is tracked."""
-    return tuple([is_tracked(part) for part in leaves_in(values) if isinstance(part, Tensor)])
+        changed = [condition.what for condition in self.conditions.values() if not condition.holds()]
+        self.changes_state = bool(changed) and not self.obstacles
+        self.obstacles += [f"the function changes {what}; do that outside of it" for what in changed]
 
 
 def _as_it_is(value: Any) -> Any:

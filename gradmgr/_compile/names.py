@@ -14,6 +14,7 @@ from gradmgr._compile.search import LEAVES, Place, Search, state_of
 from gradmgr._compile.settings import settings_read
 from gradmgr._engine.context import current
 from gradmgr._engine.history.modes import is_grad_enabled, is_inference_mode_enabled, modes_in_effect
+from gradmgr._engine.tensor import Tensor
 
 _NEVER = ((current, MISSING),)  # `quick` of a setting for which nothing is
 
@@ -53,14 +54,17 @@ class Names:
         used = {place.name for place in self._places if place.owner is search.leaves}
         self._leaves = {k: reference_to(leaves[k]) for k in used}
 
-    def changed_during(self, drawn: Iterable[Any] = ()) -> str | None:
+    def changed_during(self, repeated: Iterable[Any] = ()) -> str | None:
         """Return what the function has changed of what it reads or assigns by name; None if nothing.
 
         Args:
-            drawn: the Generators whose draws a program repeats.
+            repeated: Generators and arrays whose changes a program repeats; what these arrays hold is compared no more.
         """
         leaves = {k: reference() for k, reference in self._leaves.items()}
-        known = set(map(id, drawn))
+        known = set(map(id, repeated))
+        for place in self._places if known else ():
+            if place.noted is not None:
+                place.noted.compare_by_identity(place.read(leaves), known)
         for place, state in self._generators:
             generator = place.read(leaves)
             if id(generator) not in known and state_of(generator) != state:
@@ -80,6 +84,11 @@ class Names:
                 after = "another " + after.removeprefix("a ").removeprefix("an ") if before == after else after
                 return text.format(place.described(), before, after)
         return None
+
+    def tensors(self) -> list[Tensor]:
+        """Return the Tensors that names stand for."""
+        found = [reference() for place in self._places if place.noted is not None for reference in place.noted.arrays]
+        return [t for t in found if isinstance(t, Tensor)]
 
     def known(self, leaves: Sequence[Any]) -> dict[int, str]:
         """Return by number the Tensors and arrays among the arguments that names stand for, too, and these names."""

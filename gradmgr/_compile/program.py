@@ -14,14 +14,14 @@ from gradmgr._arrays.capture import Capture
 from gradmgr._arrays.captured_calls import Call, CaptureError, GuardError, Slot, name_of
 from gradmgr._arrays.captured_functions import adds_in_any_order
 from gradmgr._arrays.gpu import have_same_bits, is_on_gpu
+from gradmgr._compile.assembly import Assembly
 from gradmgr._compile.captured_call import CapturedCall
 from gradmgr._compile.rehearsals import Rehearsal, Trial, rehearsal_of, trial_of
 from gradmgr._compile.replay_calls import array_of, grad_of, has_grad, is_grad, layout_of
-from gradmgr._compile.assembly import Assembly
 from gradmgr._engine.cleanup import complete
 from gradmgr._engine.containers import rebuilt
 from gradmgr._engine.tensor import raw, wrap
-from gradmgr._replay.capture_difference import difference, is_branch, is_same_array
+from gradmgr._replay.capture_difference import difference, is_same_array
 from gradmgr._replay.replay import Options, compile_replay
 from gradmgr._replay.replay_text import begins_effects
 from gradmgr._replay.replay_times import measuring
@@ -56,7 +56,7 @@ class Program:
         self._are_names_same = made.names.test()
         # Inputs that are written may overlap others, which the machine does not expect.
         self._writes_over_inputs = capture.writes_over_inputs()
-        self._options = options._replace(native=False, graph=False) if self._writes_over_inputs else options
+        self._options = options._replace(native=False) if self._writes_over_inputs else options
         self._pinned = list(made.pinned.items())
         self._conditions = list(capture.conditions.values())
         sources = capture.sources
@@ -162,21 +162,28 @@ class Program:
         capture.forget_values()
         if trial is None:
             return None
-        fault = self._fault_in_trial(trial)
-        if fault is None or not self.has_graphs():
-            return fault
-        self._options = self._options._replace(graph=False)  # graphs give something else: Python makes the calls
-        self._replay = self._replay_of(capture, self._given_back)
-        self._replay.reason = "they compute something else; please report this"
         return self._fault_in_trial(trial)
 
-    def is_branch(self, made: CapturedCall) -> bool:
-        """Return True if another call differs first by what a guard found."""
-        return is_branch(self._capture, made.capture)
+    def rehearse(self, leaves: Sequence[Any]) -> Any:
+        """Return what the program computes of arguments, without effects; nothing of it where that cannot be shown.
+
+        Raises:
+            GuardError: a guard finds another value.
+        """
+        self.rehearses_at = 2 * self.rehearses_at + 1
+        states = [generator.bit_generator.state for generator in self._generators]
+        try:
+            return _call_quietly(self._begin, self._replay, leaves, None)
+        except GuardError:
+            raise
+        except Exception:  # noqa: BLE001  # the function itself is called next, and raises what it raises
+            return None
+        finally:
+            for generator, state in zip(self._generators, states, strict=True):
+                generator.bit_generator.state = state
 
     def fault_in(self, made: CapturedCall) -> str | None:
         """Return how the program differs from a call of the function as written; None if it does not."""
-        self.rehearses_at = 2 * self.rehearses_at + 1
         if made.obstacle is not None:
             return made.obstacle
         found = difference(self._capture, made.capture)
@@ -253,13 +260,7 @@ class Program:
         runs = getattr(self._replay, "segments", 0)
         if runs:
             return self._native_level(f"in {runs} run{'' if runs == 1 else 's'}")
-        graphs = getattr(self._replay, "graphs", 0)
-        if graphs:
-            return f"{graphs} CUDA graph{'' if graphs == 1 else 's'}, and Python makes the calls between"
-        if not self._is_on_gpu:
-            return "Python makes the calls"
-        reason = getattr(self._replay, "reason", None)
-        return "Python makes the calls, on a GPU" + (f"; there are no graphs: {reason}" if reason else "")
+        return "Python makes the calls" + (", on a GPU" if self._is_on_gpu else "")
 
     def _native_level(self, how: str) -> str:
         if not self._has_fused_products():
@@ -270,8 +271,6 @@ class Program:
         text = f"fused, {how}: {listed} of {found.products} matrix products in float32"
         if found.added:
             text += f", {found.added} of them added to a sum at once"
-        if found.late:
-            text += f", {found.late} of them subtracted from parameters at once"
         if found.merged:
             text += f"; {found.merged} products are merged into {found.merges}"
         return text
@@ -279,10 +278,6 @@ class Program:
     def _has_fused_products(self) -> bool:
         found = getattr(self._replay, "fusion", None)
         return found is not None and bool(found.replaced or found.merged)
-
-    def has_graphs(self) -> bool:
-        """Tell whether CUDA graphs make some of the calls."""
-        return bool(getattr(self._replay, "graphs", 0))
 
     def _time_of(self, name: str) -> str:
         seconds = self._seconds.get(name)

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 from gradmgr._arrays.capture import Capture
 from gradmgr._arrays.captured_calls import Call, Slot
-from gradmgr._compile.replay_calls import READS, array_of, grad_of, is_grad, layout_of
 from gradmgr._compile.assembly import Assembly
+from gradmgr._compile.replay_calls import READS, array_of, grad_of, is_grad, layout_of
 from gradmgr._engine.tensor import wrap
 
 

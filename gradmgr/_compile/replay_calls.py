@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Sequence
 from typing import Any
 
 from gradmgr._arrays.captured_calls import CaptureError
@@ -111,20 +110,14 @@ class UpdateMethod(WeakMethod):
     replay, or None; and with the arrays, of which it keeps none. It reads and writes no gradients.
     """
 
-    __slots__ = ("_method", "_takes_products")
+    __slots__ = ("_method",)
 
     begins_effects = keeps_nothing = True
 
-    def __init__(self, method: Any, name: str, takes_products: Callable[[Any], Sequence[int]]) -> None:
+    def __init__(self, method: Any, name: str) -> None:
         super().__init__(method)
         self._method = method.__func__
-        self._takes_products = takes_products
         self.__name__ = name  # as a user reads it
-
-    def takes_products(self) -> Sequence[int]:
-        """Return the numbers of those of its arrays that may be given as a LateProduct."""
-        owner = self._owner()
-        return () if owner is None else self._takes_products(owner)
 
     def __call__(self, begun: list[bool], machine: Any, *args: Any) -> Any:
         owner = self._owner()

@@ -128,7 +128,6 @@ class Search:
         """Search from a function and its arguments on."""
         self._own = str(getattr(function, "__module__", "")).partition(".")[0]
         arguments = tuple([(self._item(self.leaves, k, f"argument {k}"), leaf) for k, leaf in enumerate(leaves)])
-        self._others = {id(value): (place, value) for place, value in arguments if not is_array(value)}
         self._given = {place for place, value in arguments if is_dataclass(value)}
         self._follow(function, self._item(None, function, "the function"), arguments, is_sure=True)
         self._enqueue()
@@ -236,7 +235,7 @@ class Search:
         found = parameters.get(chain.name) if chain.root == LOCAL else None
         if found is None or not chain.path or chain.use == STORE or _has(found[1], chain.path[0]):
             return found
-        return None if any(_has(value, chain.path[0]) for _, value in call.others) else found
+        return None if any(_has(value, chain.path[0]) for _, value in self._others.values()) else found
 
     def _guess(self, call: _Call, name: str) -> None:
         """Follow an attribute of what has no name: of `super()`, and of any object that may be it."""
@@ -380,7 +379,7 @@ class Search:
 
     def _follow_held(self, held: Iterable[Found], is_sure: bool) -> None:
         for place, value in held:
-            if isinstance(value, _CALLABLE) or _is_module(value):
+            if _is_called(value):
                 self._note(place, value)
                 self._follow(value, place, (), is_sure=is_sure)
 
@@ -393,7 +392,8 @@ class Search:
         if "__wrapped__" in own:
             self._follow(own["__wrapped__"], self._attribute(place, "__wrapped__"), given, is_sure=is_sure)
         elif kind.__module__.startswith(_WRAPPING) or (is_module and is_of_library(kind.forward.__module__)):
-            self._follow_held(self._items_of(self._attribute(place, "__dict__", text=place.text), own), is_sure)
+            held = {name: part for name, part in own.items() if _is_called(part)}
+            self._follow_held(self._items_of(self._attribute(place, "__dict__", text=place.text), held), is_sure)
         for cls in kind.__mro__ if not is_known else ():
             for name, found in vars(cls).items() if not is_of_library(cls.__module__) else ():
                 is_called = name == "forward" if is_module else name[:2] == "__" and _SPECIAL.fullmatch(name)
@@ -423,6 +423,11 @@ def _has(value: Any, name: str) -> bool:
 
 def _is_module(value: Any) -> bool:
     return any(cls.__module__ == "gradmgr.nn._modules.module" for cls in type(value).__mro__)
+
+
+def _is_called(value: Any) -> bool:
+    """Return True if an object of a library that holds a value may call it, and code of the program in it."""
+    return value.__class__ not in _PLAIN and (isinstance(value, _CALLABLE) or _is_module(value))
 
 
 def _function_in(found: Any, is_class: bool, is_stored: bool) -> tuple[Any, str] | None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gradmgr._arrays.arguments import leaves_in
 from gradmgr._arrays.captured_calls import Place
 from gradmgr._arrays.libraries import is_differentiable
-from gradmgr._engine.context import Context, current, run_in
+from gradmgr._engine.context import Context, current, interceptors_of, recorders, run_in
 from gradmgr._engine.entry import VJPS
 from gradmgr._engine.interceptors import Interceptor
 from gradmgr._engine.recorder import Recorder
@@ -118,7 +118,7 @@ class WriteArray(Step):
 class Whole(Step):
     """A call whose Python code runs in each replay."""
 
-    __slots__ = ("args", "function", "keywords", "result", "tensors")
+    __slots__ = ("args", "function", "given", "keywords", "result", "tensors")
 
     def __init__(
         self,
@@ -127,12 +127,14 @@ class Whole(Step):
         keywords: dict[str, Any],
         result: Any,
         tensors: Sequence[KnownTensor],
+        given: dict[int, KnownTensor],
     ) -> None:
         self.function = function
         self.args = args
         self.keywords = keywords
         self.result = result
         self.tensors = tensors
+        self.given = given
 
     def add_to(self, assembly: Assembly) -> None:
         assembly.add_whole(self)
@@ -141,19 +143,17 @@ class Whole(Step):
 class Update(Step):
     """A call that changes the state of an object of the program by arrays of gradients: see `UpdateMethod`."""
 
-    __slots__ = ("dtypes", "grads", "method", "name", "takes_products")
+    __slots__ = ("dtypes", "grads", "method", "name")
 
     def __init__(
         self,
         method: Any,
         name: str,
-        takes_products: Callable[[Any], Sequence[int]],
         grads: tuple[Any, ...],
         dtypes: Sequence[Any],
     ) -> None:
         self.method = method
         self.name = name
-        self.takes_products = takes_products
         self.grads = grads
         self.dtypes = dtypes
 
@@ -190,8 +190,8 @@ class Restore(Step):
         assembly.append(self.write, (self.owner, self.state.slot), None)
 
 
-class OpsWithin(Interceptor):
-    """Sees what the ops of a step take and return.
+class _OpsWithin(Interceptor):
+    """Sees what the ops of a rule take and return.
 
     Attributes:
         seen: of each op the arrays of its inputs, its parameters and its result.
@@ -220,23 +220,55 @@ class _Tracking(Recorder):
                 self.track(part, object())
 
 
-def run_rule(rule: Callable[..., Any], args: tuple[Any, ...], tracked: tuple[bool, ...]) -> Any:
-    """Return what a rule of an op returns, and what the ops that it calls with Tensors take and return.
+class Scene(NamedTuple):
+    """In what a rule runs where recorders record what it does.
 
-    `tracked` says of each Tensor among the arguments whether it is tracked.
+    Attributes:
+        count: how many recorders there are.
+        tracked: for each Tensor among the rule's arguments the numbers of the recorders that track it.
+        mappings: the interceptors that affect results, those of vmaps, with the numbers of the recorders outside.
     """
-    ops, tracking = OpsWithin(), _Tracking()
-    tracking.open = True
-    for t, is_tracked in zip([t for t in leaves_in(args) if isinstance(t, Tensor)], tracked, strict=True):
-        if is_tracked:
-            tracking.track(t, object())
-    here = Context.of(current())
+
+    count: int
+    tracked: tuple[tuple[int, ...], ...]
+    mappings: tuple[tuple[Any, tuple[int, ...]], ...]
+
+
+def scene_of(args: Any) -> Scene:
+    """Return in what a rule of these arguments runs now."""
+    known = recorders(current())
+
+    def which(is_meant: Callable[[Recorder], bool]) -> tuple[int, ...]:
+        return tuple([k for k, rec in enumerate(known) if is_meant(rec)])
+
+    tensors = [t for t in leaves_in(args) if isinstance(t, Tensor)]
+    tracked = tuple([which(lambda rec, t=t: rec.open and rec.node_id_of(t) is not None) for t in tensors])
+    mappings = [each for each in interceptors_of(current()) if each.affects_results]
+    return Scene(len(known), tracked, tuple([(each, which(each.outer.__contains__)) for each in mappings]))
+
+
+def run_rule(rule: Callable[..., Any], args: tuple[Any, ...], scene: Scene) -> Any:
+    """Return what a rule of an op returns, and what the ops that it calls with Tensors take and return."""
+    ops, known = _OpsWithin(), [_Tracking() for _ in range(scene.count)]
+    context = Context.of(current())
+    for rec in known:
+        rec.open = True
+        context = context.pushed(rec)
+    tensors = [t for t in leaves_in(args) if isinstance(t, Tensor)]
+    for t, numbers in zip(tensors, scene.tracked, strict=True):
+        for k in numbers:
+            known[k].track(t, object())
+    mappings = []
+    for mapping, outer in scene.mappings:
+        again = mapping.reopened()
+        again.outer = [known[k] for k in outer]
+        mappings.append(again)
+    added = (ops, *mappings)
     try:
-        context = here.pushed(tracking) if any(tracked) else here
-        made = run_in(context.intercepted((ops,)), rule, *args)
+        made = run_in(context.with_interceptors((*context.open_interceptors(), *added)), rule, *args)
     finally:
-        tracking.close()
-        ops.open = False
+        for each in (*known, *added):
+            each.open = False
     return made, tuple(ops.seen)
 
 
@@ -257,6 +289,14 @@ def run_vjp(e: Any, g: Any, before: Any, ids: Any, held: Any, kind: Any) -> tupl
     grads = {i: whole_gradient(h) for i, h in zip(ids, before, strict=True) if h is not None}
     VJPS[e[0]](e, whole_gradient(g), grads, kind(held))
     return tuple([flat_gradient(grads.get(i)) for i in ids])
+
+
+def run_foreign_vjp(*args: Any) -> tuple[Any, ...]:
+    """Do as `run_vjp` where the vjp runs code of the program's, in each replay."""
+    return run_vjp(*args)
+
+
+run_foreign_vjp.runs_each_time = True  # type: ignore[attr-defined]  # mypy knows no attributes of functions
 
 
 def flat_gradient(g: Any) -> Any:

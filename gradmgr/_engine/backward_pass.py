@@ -1,13 +1,14 @@
-"""One backward pass over a tape: the loop that computes vjps, and the general path with hooks and observers."""
+"""One backward pass over a tape: the loop that computes vjps, and the general path with hooks and interceptors."""
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from gradmgr import errors
 from gradmgr._arrays.libraries import is_array
-from gradmgr._arrays.listening import listener
+from gradmgr._arrays.listening import computed, listener
 from gradmgr._engine.capture_notes import call_whole
 from gradmgr._engine.context import (
     Context,
@@ -18,22 +19,21 @@ from gradmgr._engine.context import (
     set_current,
 )
 from gradmgr._engine.custom import Result
-from gradmgr._engine.entry import VJPS, Entry, compute_vjp, input_ids, is_result, kind_of, op_name, tracked_input_ids
+from gradmgr._engine.entry import VJPS, Entry, input_ids, is_result, kind_of, op_name, tracked_input_ids
 from gradmgr._engine.hooks import ValueHooks, checked, handle, name_of, run_tensor_hooks
 from gradmgr._engine.interceptors import Interceptor
-from gradmgr._engine.observers import ObservedEntries, Observer, observers
+from gradmgr._engine.observers import ObservedEntries, observers
 from gradmgr._engine.ownership import (
     BatchedOwnership,
     Grads,
     Ownership,
     OwnershipForGrad,
     RecordedOwnership,
-    accumulate,
-    summed,
+    contribute,
 )
 from gradmgr._engine.recorder import snapshot
 from gradmgr._engine.tape import Tape
-from gradmgr._engine.tensor import Tensor, bare, wrap
+from gradmgr._engine.tensor import Tensor, wrap
 
 # Computes the vjps of entries, from the end to the start, and empties the list.
 Loop = Callable[[list[Any], Grads, Ownership], None]
@@ -70,7 +70,6 @@ def run_backward(
     """
     grads: Grads = {}
     now = current()
-    for_grad = for_grad and listener() is None  # which is told of arrays, not of rows
     # Nothing else is involved: the common case, which asks no further.
     alone = now is tape and not (
         create_graph or wanted is not None or tape.annotations or tape.observers or observers()
@@ -92,9 +91,12 @@ def run_backward(
             if wanted is not None:
                 entries, all_of_them = _leading_to(wanted, entries), entries
                 all_of_them.clear()  # or memory would not fall as the pass goes
-            loop = compute_vjps if alone else _loop(tape, now, create_graph, wanted)
+            heard = listener()
             for node_id, dy in seeds:
-                grads[node_id] = summed(grads[node_id], dy) if node_id in grads else dy
+                if heard is not None:
+                    dy = heard.untold(dy)
+                grads[node_id] = computed(operator.add, grads[node_id], dy) if node_id in grads else dy
+            loop = compute_vjps if alone else _loop(tape, now, grads, create_graph, wanted)
             if report is not None:
                 _run_to_leaves(tape, entries, grads, owned, loop, awaited or {}, report)
             loop(entries, grads, owned)
@@ -128,25 +130,23 @@ def compute_vjps(entries: list[Any], grads: Grads, owned: Ownership) -> None:
 
 def run_hooked(tape: Tape, entries: list[Any], grads: Grads, owned: Ownership) -> None:
     """Compute the vjps of entries whose values have hooks, within a pass that had met none so far."""
-    tape.observed_pass = ObservedPass(tape, Context.of(tape.outer), current(), False, set(), [], ())
+    tape.observed_pass = ObservedPass(tape, Context.of(tape.outer), current(), False, set(), ())
     try:
         tape.observed_pass.compute_vjps(entries, grads, owned)
     finally:
         tape.observed_pass = None
 
 
-def _loop(tape: Tape, now: Any, create_graph: bool, wanted: Iterable[Any] | None) -> Loop:
-    """Return what computes the vjps: the fast loop, unless something observes the pass."""
-    for observer in observers():
-        observer.backward_started(tape)
-    following = [observer for observer in (*tape.observers, *observers()) if observer.follows_backward]
-    interceptors = tuple([each for each in interceptors_of(now) if each.follows_backward])
-    if not (create_graph or wanted is not None or tape.annotations or following or interceptors):
+def _loop(tape: Tape, now: Any, grads: Grads, create_graph: bool, wanted: Iterable[Any] | None) -> Loop:
+    """Return what computes the vjps: the fast loop, unless something is to see them."""
+    found = [observer.backward_started(tape, grads) for observer in observers()]
+    interceptors = tuple(
+        [each for each in (*interceptors_of(now), *found) if each is not None and each.follows_backward]
+    )
+    if not (create_graph or wanted is not None or tape.annotations or interceptors):
         return compute_vjps
     context = Context.of(context_of_pass(tape, create_graph))
-    tape.observed_pass = made = ObservedPass(
-        tape, context, now, create_graph, set(wanted or ()), following, interceptors
-    )
+    tape.observed_pass = made = ObservedPass(tape, context, now, create_graph, set(wanted or ()), interceptors)
     return made.run
 
 
@@ -154,7 +154,7 @@ def _ownership(outer: Any, create_graph: bool, for_grad: bool) -> Ownership:
     """Return the ownership of gradient buffers that fits: gradients may be plain, recorded or batched."""
     if create_graph or (outer is not None and recorders(outer)):
         return RecordedOwnership()
-    if outer is not None and any(each.affects_results for each in interceptors_of(outer)):
+    if outer is not None and any(each.batches for each in interceptors_of(outer)):
         return BatchedOwnership()
     return OwnershipForGrad() if for_grad else Ownership()
 
@@ -222,7 +222,6 @@ class ObservedPass:
         now: Any,
         create_graph: bool,
         wanted: set[Any],
-        following: list[Observer],
         interceptors: tuple[Interceptor, ...],
     ) -> None:
         self.tape = tape
@@ -230,8 +229,8 @@ class ObservedPass:
         self.outer_recorders = context.recorders()
         self.create_graph = create_graph
         self.wanted = wanted
-        self.following = following
         self.interceptors = interceptors
+        self.listener = listener()
         annotations = tape.annotations
         self.hooks: dict[Any, ValueHooks] = {} if annotations is None else annotations.hooks
         self.retained = {} if annotations is None else annotations.retaining_by_id(tape)
@@ -315,9 +314,18 @@ class ObservedPass:
             e = self._retracked(e)
         for interceptor in self.interceptors:
             interceptor.before_vjp(e)
-        self._way_of(hooks, e, owned)(hooks, e, g, grads, owned)
+        if hooks is not None and hooks.after and not (is_result(e) or e[0] == "attach"):
+            self._compute_apart(hooks, e, g, grads, owned)
+            return
+        self._compute(e, g, grads, owned)
         for interceptor in self.interceptors:
             interceptor.after_vjp(e, g, grads)
+
+    def _compute(self, e: Entry, g: Any, grads: Grads, owned: Ownership) -> None:
+        if self.listener is not None:
+            self.listener.compute_vjp(VJPS[e[0]], e, g, grads, owned)
+        else:
+            VJPS[e[0]](e, g, grads, owned)
 
     # ------------------------------------------------------------ hooks
 
@@ -366,46 +374,14 @@ class ObservedPass:
     def _handles(self, gs: Iterable[Any]) -> tuple[Any, ...]:
         return tuple([None if g is None else handle(g, self.outer_recorders) for g in gs])
 
-    # ------------------------------------------------------------ the vjp itself
-
-    def _way_of(self, hooks: ValueHooks | None, e: Entry, owned: Ownership) -> Callable[..., None]:
-        """Return how to compute a vjp: apart from the other gradients, where hooks or observers are to see it."""
-        if is_result(e) or e[0] == "attach":
-            return self._compute
-        if hooks is not None and hooks.after:
-            return self._compute_apart
-        if not self.following:
-            return self._compute
-        # What is recorded must be the same as without observers, or a checkpoint would not be computed as before.
-        return self._compute_apart if owned.plain or owned.batched else self._compute_followed
-
-    def _compute(self, hooks: ValueHooks | None, e: Entry, g: Any, grads: Grads, owned: Ownership) -> None:
-        compute_vjp(e, g, grads, owned)
-
-    def _compute_followed(self, hooks: ValueHooks | None, e: Entry, g: Any, grads: Grads, owned: Ownership) -> None:
-        """Compute as if nothing observed it, then show the gradient there was before: the vjp may write to g."""
-        several = g.__class__ is dict
-        before = {k: wrap(bare(part)) for k, part in g.items()} if several else wrap(bare(g))
-        VJPS[e[0]](e, g, grads, owned)
-        for observer in self.following:
-            observer.after_vjp(self.tape, e, before, grads)
-
-    def _compute_apart(self, hooks: ValueHooks | None, e: Entry, g: Any, grads: Grads, owned: Ownership) -> None:
-        """Compute, and show what it gives before that is added to what is there."""
+    def _compute_apart(self, hooks: ValueHooks, e: Entry, g: Any, grads: Grads, owned: Ownership) -> None:
+        """Compute a vjp apart from the other gradients, and add what the hooks of its op make of it."""
         parts: Grads = {}
-        ours = type(owned)()
-        compute_vjp(e, g, parts, ours)
-        for observer in self.following:
-            observer.after_vjp(self.tape, e, g, parts)
-        if hooks is not None and hooks.after:
-            ours.clear()
-            parts = self._post_hooked(hooks, e, g, parts)
-        for node_id, part in parts.items():
-            if node_id not in grads and node_id in ours:
-                owned.own_buffer(node_id)
-                grads[node_id] = part
-            else:
-                accumulate(grads, owned, node_id, part)
+        self._compute(e, g, parts, type(owned)())
+        for interceptor in self.interceptors:
+            interceptor.after_vjp(e, g, parts)
+        for node_id, part in self._post_hooked(hooks, e, g, parts).items():
+            contribute(grads, owned, node_id, part)
 
     def _post_hooked(self, hooks: ValueHooks, e: Entry, g: Any, parts: Grads) -> Grads:
         """Run the hooks of an op on what it gave its inputs; an input that stands there twice has one gradient."""

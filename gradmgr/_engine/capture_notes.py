@@ -7,7 +7,11 @@ from collections.abc import Callable, Iterable
 from types import MethodType
 from typing import Any, TypeVar
 
+import numpy as np
+
+from gradmgr._arrays.libraries import is_array
 from gradmgr._arrays.listening import listener
+from gradmgr._engine.containers import leaves_of, rebuilt
 from gradmgr._engine.tensor import Tensor
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -55,3 +59,42 @@ def _decorated(method: Any, changes: Iterable[Tensor] | None) -> Any:
         return capture.call_whole(MethodType(call, self), args, changes, keywords)
 
     return call
+
+
+class _Form:
+    """A container without its arrays, `_ARRAY` in place of each; or what a call of `foreign` returned."""
+
+    __slots__ = ("leaves", "tree")
+
+    def __init__(self, tree: Any) -> None:
+        self.tree = tree
+        self.leaves = leaves_of(tree)
+
+
+_ARRAY = object()
+
+
+def foreign(function: Callable[..., Any], *args: Any) -> Any:
+    """Call code of the program's that computes with arrays, of which a listener sees nothing: a step, made each time.
+
+    Arrays and numbers in what it returns are arrays while a function is captured.
+    """
+    capture = listener()
+    if capture is None:
+        return function(*args)
+    leaves = leaves_of(args)
+    form = rebuilt(args, iter([_ARRAY if is_array(leaf) else leaf for leaf in leaves]))
+    arrays, made = capture.call(_call_foreign, (function, form, tuple(filter(is_array, leaves))), {})
+    return rebuilt(made.tree, iter(arrays))
+
+
+def _call_foreign(function: Callable[..., Any], form: Any, arrays: tuple[Any, ...]) -> tuple[tuple[Any, ...], _Form]:
+    given = iter(arrays)
+    args = rebuilt(form, iter([next(given) if leaf is _ARRAY else leaf for leaf in leaves_of(form)]))
+    made = _Form(function(*args))
+    return tuple(
+        [np.asarray(y) if isinstance(y, (bool, int, float, complex, np.generic)) else y for y in made.leaves]
+    ), made
+
+
+_call_foreign.runs_each_time = True  # type: ignore[attr-defined]  # mypy knows no attributes of functions

@@ -14,10 +14,10 @@ from typing import Any, TypeVar, Union
 
 from gradmgr import errors
 from gradmgr._arrays import batched, libraries
+from gradmgr._arrays.listening import listener
 from gradmgr._engine.cleanup import Scope, complete
 from gradmgr._engine.collector import interrupts_here
 from gradmgr._engine.interceptors import Interceptor
-from gradmgr._arrays.listening import listener
 from gradmgr._engine.recorder import Recorder, overflow_id, snapshot
 from gradmgr._engine.templates import compiled_at_first_call, nested_call, numbered
 from gradmgr._engine.tensor import Tensor, wrap

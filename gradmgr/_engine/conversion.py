@@ -15,8 +15,9 @@ from typing import Any
 
 from gradmgr import errors
 from gradmgr._engine.context import Context, current
+from gradmgr._engine.parameter import Parameter
 from gradmgr._engine.recorder import Recorder
-from gradmgr._engine.tensor import Tensor, check_one_number, describe
+from gradmgr._engine.tensor import Tensor, check_one_number, describe, leaves
 
 # `x[i] = t` and, from CPython 3.12 on, `x[i:j] = t`.
 _STORES = frozenset(opcode.opmap[name] for name in ("STORE_SUBSCR", "STORE_SLICE") if name in opcode.opmap)
@@ -68,6 +69,7 @@ def check_no_array(t: Tensor) -> None:
     Raises:
         TrackedConversionError: a recorder that records tracks it.
     """
+    leaves(t, "a NumPy array of a Tensor")
     recorders = tracking(t)
     if not recorders:
         return
@@ -145,6 +147,7 @@ def to_float(self: Tensor) -> float:
     if array.size != 1:
         check_one_number(self, "float()", TypeError)
     number = float(array)
+    leaves(self, "float() of a Tensor")
     now = current()
     if now is not None and (now.groups if now.__class__ is Context else self._rec is now or self in now.leaf_ids):
         _leave_as_number(self, "float()", sys._getframe(1))
@@ -154,6 +157,7 @@ def to_float(self: Tensor) -> float:
 def to_complex(self: Tensor) -> complex:
     check_one_number(self, "complex()", TypeError)
     number = complex(self._array)
+    leaves(self, "complex() of a Tensor")
     if current() is not None:
         _leave_as_number(self, "complex()", sys._getframe(1))
     return number
@@ -196,10 +200,13 @@ def copied_shallowly(self: Tensor) -> Tensor:
 
 
 def copied_deeply(self: Tensor, memo: dict[int, Any]) -> Tensor:
-    """Return a copy, for `copy.deepcopy`: of an attached tensor another variable, of any other with its history."""
+    """Return a copy with its history, for `copy.deepcopy`; of an attached Parameter another one without.
+
+    Libraries copy their arrays deeply before they compute on them, and users copy their modules to have other ones.
+    """
     recorders = tracking(self)
     made = _like(self, self._array.copy())
-    if recorders and not _is_variable(self, recorders):
+    if not (isinstance(self, Parameter) and _is_variable(self, recorders)):
         _with_history(made, self, recorders)
     grad = self.grad  # read once, as other threads set it
     if grad is not None:

@@ -14,8 +14,10 @@ slower.
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Callable, Mapping
+from copy import copy
 from functools import partial
 from sys import getrefcount
 from types import MappingProxyType
@@ -180,6 +182,23 @@ _IN_RULES = MappingProxyType(
 )
 _LOCAL = MappingProxyType({"x": "a0", "y": "a1", "out": "c"})  # what op functions call each name a rule may ask for
 _NODE_ID = MappingProxyType({"x": "i0", "y": "i1"})
+# What the general path calls for an operator. The ufunc gives other bits where a complex number is a NumPy scalar, and
+# in squares of complex arrays.
+_OPERATORS: MappingProxyType[str, Callable[..., Any]] = MappingProxyType(
+    {
+        "+x": operator.pos,
+        "-x": operator.neg,
+        "abs(x)": operator.abs,
+        "x % y": operator.mod,
+        "x * y": operator.mul,
+        "x ** y": operator.pow,
+        "x + y": operator.add,
+        "x - y": operator.sub,
+        "x / y": operator.truediv,
+        "x // y": operator.floordiv,
+        "x @ y": operator.matmul,
+    }
+)
 
 
 def _may_overwrite(g: np.ndarray[Any, Any], shape: tuple[int, ...], dtype: np.dtype[Any]) -> bool:
@@ -219,11 +238,9 @@ class _Declaration:
         of_others: Callable[[Any, Any], Any] | None = None,
         view_of: Callable[..., ViewOf] | None = None,
         names: Mapping[str, Any] = MappingProxyType({}),
-        by_operator: Callable[..., Any] | None = None,
     ) -> None:
         self.op = op = Op(name, kernel)
-        self.op_of_operator = op if by_operator is None else Op(name, by_operator)
-        op.view_of = self.op_of_operator.view_of = view_of
+        op.view_of = view_of
         self.inputs = "xy"[: len(rules)]
         self.scope = scope_of(
             op,
@@ -234,7 +251,6 @@ class _Declaration:
             may_overwrite=_may_overwrite,
             need_operand=libraries.need_operand,
             of_others=of_others or libraries.try_the_other,
-            op_of_operator=self.op_of_operator,
             operand=libraries.operand,
             with_keywords=with_keywords,
             **_IN_RULES,
@@ -288,27 +304,29 @@ class _Declaration:
         op.jvp = self.jvp
         kept = {want for wanted in self.wants.values() for want in wanted}
         op.keeps_inputs, op.keeps_out = not kept.isdisjoint(self.inputs), "out" in kept
-        for slot in ("entry", "jvp", "keeps_inputs", "keeps_out"):
-            setattr(self.op_of_operator, slot, getattr(op, slot))
-        function: Any = self._function("function", "")
+        function: Any = self._function("function")
         function.op = op
-        operate = None if self.operate is None else re.sub(r"\b[xy]\b", lambda found: _LOCAL[found[0]], self.operate)
-        function.operator = None if operate is None else self._function("operator", operate)
+        function.operator = None if self.operate is None else self._function("operator")
         # The ufunc, not the operator: Python would add a complex number and a NumPy scalar to a Python number.
         reflected = binary and self.operate is not None
-        function.reflected = self._function("reflected", "") if reflected else None
+        function.reflected = self._function("reflected") if reflected else None
         self.scope["function"] = function
         return function  # type: ignore[no-any-return]  # a FunctionType has no attributes for mypy
 
-    def _function(self, kind: str, result: str) -> Callable[..., Any]:
+    def _function(self, kind: str) -> Callable[..., Any]:
         head, read = (_UNARY if len(self.inputs) == 1 else _BINARY)[kind]
 
         def source() -> str:
-            append = self._with_entries(_APPEND_1 if len(self.inputs) == 1 else _APPEND_2)
+            append, called, result = self._with_entries(_APPEND_1 if len(self.inputs) == 1 else _APPEND_2), "op", ""
+            if kind == "operator" and self.operate is not None:
+                called = "operator_op"
+                self.scope[called] = made = copy(self.op)
+                made.kernel = _OPERATORS[self.operate]
+                result = re.sub(r"\b[xy]\b", lambda found: _LOCAL[found[0]], self.operate)
             is_tensor = len(self.inputs) == 1
-            op = "op_of_operator" if kind == "operator" else "op"
-            given = {"result": result, "is_tensor": is_tensor, "op": op, **note_view(self.op)}
-            return read + op_body(self.inputs, append, **given)
+            return read + op_body(
+                self.inputs, append, op=called, result=result, is_tensor=is_tensor, **note_view(self.op)
+            )
 
         name = self.op.name
         return self._generated(head, kind, source, name, name if kind == "function" else f"{kind} {name}")
@@ -418,7 +436,6 @@ def elementwise(
     reduced: tuple[str | None, ...] = (),
     view_of: Callable[..., ViewOf] | None = None,
     names: Mapping[str, Any] = MappingProxyType({}),
-    by_operator: Callable[..., Any] | None = None,
 ) -> OpFunction:
     """Declare an op of one or two inputs that works element by element, with broadcasting.
 
@@ -436,10 +453,8 @@ def elementwise(
             to `{dtype}`: it may do a part of that. None if there is none.
         view_of: what the result is a view of, see `Op`.
         names: what rules given as text name besides what they ask for and NumPy's functions of arithmetic.
-        by_operator: the kernel of the operator, where it is not the ufunc that NumPy's operator calls.
     """
-    known = {"view_of": view_of, "names": names, "by_operator": by_operator}
-    return _Declaration(name, kernel, rules, operate, jvp, into, reduced, **known).make()
+    return _Declaration(name, kernel, rules, operate, jvp, into, reduced, view_of=view_of, names=names).make()
 
 
 def multilinear(

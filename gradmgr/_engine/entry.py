@@ -8,10 +8,9 @@ strings, numbers and arrays: on a chain of 1e5 held ops that is 0.09 of 0.95 us 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from gradmgr import errors
-from gradmgr._arrays.listening import listener
 from gradmgr._engine.observers import SavedValuePlaceholder, SourceLocation
 from gradmgr._engine.ownership import Grads, Ownership, accumulate
 from gradmgr._engine.tensor import Tensor
@@ -40,7 +39,8 @@ class Kind(NamedTuple):
         retrack: returns the entry with its kept values passed through a `Retrack`, for derivatives that are recorded
             on the tape itself; None if nothing but constants is kept.
         name: returns the op's name, where that depends on the entry: one of the user's own operations.
-        calls_program: whether its vjp calls functions of the program, so that a listener is told of what these do.
+        runs: "steps" where the vjp runs code that computes with Tensors, so that a listener is told of each step of
+            it; "foreign" where it runs code of the program's that computes with arrays, and must run each time.
     """
 
     op: str
@@ -48,7 +48,7 @@ class Kind(NamedTuple):
     metadata: Callable[[Entry], Metadata] = _unknown
     retrack: Callable[[Entry, Retrack], Entry] | None = None
     name: Callable[[Entry], str] | None = None
-    calls_program: bool = False
+    runs: Literal["", "steps", "foreign"] = ""
 
 
 # By code. The loop of backward looks up nothing but vjps, so they have their own dict.
@@ -60,15 +60,6 @@ def declare_kind(code: str, kind: Kind, vjp: Vjp) -> None:
     """Enter how the entries of a code are read and what computes their vjp."""
     KINDS[code] = kind
     VJPS[code] = vjp
-
-
-def compute_vjp(e: Entry, g: Any, grads: Grads, owned: Ownership) -> None:
-    """Compute the vjp of an entry, one step for a listener."""
-    heard, vjp = listener(), VJPS[e[0]]
-    if heard is None or KINDS[e[0]].calls_program:
-        vjp(e, g, grads, owned)
-    else:
-        heard.compute_vjp(vjp, e, g, grads, owned)
 
 
 # ---------------------------------------------------------------- reading an entry

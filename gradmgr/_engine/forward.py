@@ -8,6 +8,7 @@ from typing import Any
 
 from gradmgr import errors
 from gradmgr._arrays.libraries import is_differentiable
+from gradmgr._arrays.listening import listener
 from gradmgr._engine.broadcast import broadcast_like
 from gradmgr._engine.cleanup import Scope, call_if_free
 from gradmgr._engine.context import (
@@ -15,9 +16,9 @@ from gradmgr._engine.context import (
     current,
     enter_recorders,
     leave_recorders,
+    recorders,
     set_current,
 )
-from gradmgr._arrays.listening import listener
 from gradmgr._engine.recorder import Recorder
 from gradmgr._engine.tensor import Tensor, bare
 
@@ -89,9 +90,14 @@ class Forward(Recorder):
         try:
             outside = self._outer_context(now)
             set_current(outside)
-            heard = None if op.calls_program else listener()
-            rule = (op.jvp, node_ids, values, out, params)
-            tangents = _tangents(*rule) if heard is None else heard.compute_tangents(_tangents, rule)
+            heard = listener()
+            if heard is None:
+                tangents = _tangents(op.jvp, node_ids, values, out, params)
+            elif op.runs == "steps" or (op.runs and recorders(outside)):
+                tangents = _tangents(op.jvp, node_ids, values, out, params)
+            else:
+                rule = _foreign_tangents if op.runs else _tangents
+                tangents = heard.compute_tangents(rule, (op.jvp, node_ids, values, out, params))
             for result, tangent in zip(z, tangents, strict=True) if several else ((z, tangents),):
                 if tangent is not None:
                     self.track(result, tangent)
@@ -182,3 +188,11 @@ def entered_before(context: Context, rec: Recorder) -> list[Recorder]:
             break
         found.extend(group)
     return found
+
+
+def _foreign_tangents(*args: Any) -> Any:
+    """Do as `_tangents` where the rule is code of the program's, which a replay calls each time."""
+    return _tangents(*args)
+
+
+_foreign_tangents.runs_each_time = True  # type: ignore[attr-defined]  # mypy knows no attributes of functions

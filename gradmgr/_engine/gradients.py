@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from gradmgr._arrays import batched, libraries, memory
+from gradmgr._arrays.listening import computed, listener
 from gradmgr._arrays.refcounts import ARRAY_IN_LOCAL
 from gradmgr._arrays.repeated_rows import copy_into
 from gradmgr._arrays.table_rows import TableRows
@@ -17,7 +18,6 @@ from gradmgr._engine import write_lock
 from gradmgr._engine.cleanup import complete
 from gradmgr._engine.context import Context, current, interceptors_of, rebind, recorders, run_in
 from gradmgr._engine.hooks import handle
-from gradmgr._arrays.listening import computed, listener
 from gradmgr._engine.recorder import Recorder, is_tracked_by
 from gradmgr._engine.row_sparse import RowSparse, row_sparse, stored_rows
 from gradmgr._engine.tape import Tape
@@ -101,6 +101,8 @@ def _values_to_write(
                 changed.append((held, total))
             continue
         if isinstance(g, Tensor):
+            if heard is not None:
+                heard.meet(g)
             g = g._array  # and the Tensor is dropped: references to the array are counted next
         made = _new(Tensor)  # `wrap`, inlined
         made._array = g

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from typing import Any
 
 import numpy as np
@@ -11,14 +10,13 @@ from gradmgr import errors
 from gradmgr._arrays import batched, libraries, memory
 from gradmgr._arrays.batched import Batched
 from gradmgr._arrays.captured import capturing
-from gradmgr._arrays.listening import computed
-from gradmgr._arrays.table_rows import MANY_EQUAL, TableRows, are_few, sum_first
+from gradmgr._arrays.table_rows import MANY_EQUAL, TableRows, are_few, counted_from_0, sum_first
 from gradmgr._engine.context import current
 from gradmgr._engine.op import OPS, Function, linear, scope_of, zeros
 from gradmgr._engine.ownership import Grads, Ownership, accumulate, start_gradient
 from gradmgr._engine.row_sparse import RowSparse, row_sparse
 from gradmgr._engine.templates import compiled_at_first_call, op_body
-from gradmgr._engine.tensor import Tensor, bare, is_number
+from gradmgr._engine.tensor import Tensor, is_number
 from gradmgr._engine.views import ViewOf, linked
 
 Index = Any
@@ -34,16 +32,13 @@ def normalized(index: Index) -> Index:
     if isinstance(index, tuple):
         return tuple([normalized(part) for part in index])
     if isinstance(index, Tensor):
-        return bare(index)
+        return index._array
     if isinstance(index, list):
-        return computed(libraries.as_array, [bare(part) for part in index], _empty(index))
+        return libraries.as_array([part._array if isinstance(part, Tensor) else part for part in index], _empty(index))
     if libraries.is_array(index):
         libraries.check_plain(index)
-        return computed(_copy, index)  # the user may write to it before the derivative is taken
+        return index.copy()  # the user may write to it before the derivative is taken
     return index
-
-
-_copy = operator.methodcaller("copy")
 
 
 def _empty(index: list[Any]) -> Any:
@@ -133,8 +128,7 @@ def _rows_to_add(buffer: Any, index: Index, g: Any) -> tuple[Any, Any, Any]:
         return buffer, None, g
     rows = _indices_of_rows(index)
     if rows is not None:
-        places = rows.reshape(-1).astype(np.intp)
-        places[places < 0] += len(buffer)
+        places = counted_from_0(rows.reshape(-1), len(buffer))
         return buffer, places, g.reshape((len(places), *buffer.shape[1:]))
     places = _places(buffer, index, g)
     return (buffer, None, g) if places is None else (buffer.reshape(-1), places.reshape(-1), g.reshape(-1))
@@ -166,9 +160,7 @@ def _places(buffer: Any, index: Index, g: Any) -> Any:
         if buffer.ndim == 1:
             return None
         width = buffer.size // len(buffer)
-        rows = index.astype(np.intp)
-        rows[rows < 0] += len(buffer)
-        return rows[..., None] * width + np.arange(width)
+        return counted_from_0(index, len(buffer))[..., None] * width + np.arange(width)
     if index.__class__ is tuple and len(index) == buffer.ndim and all(_is_of_integers(part) for part in index):
         return np.ravel_multi_index(np.broadcast_arrays(*index), buffer.shape, mode="wrap")
     if buffer.size > 4 * g.size:
@@ -211,8 +203,7 @@ def _rows_read(g: Any, shape: tuple[int, ...], index: Index) -> TableRows | None
     indices = _indices_of_rows(index) if g.__class__ is np.ndarray else None
     if indices is None or not are_few(indices.size, shape, g.dtype.itemsize) or capturing() is not None:
         return None
-    rows = indices.reshape(-1).astype(np.int64)
-    rows[rows < 0] += shape[0]
+    rows = counted_from_0(indices.reshape(-1), shape[0])
     values = np.array(g, order="C").reshape((len(rows), *shape[1:]))  # others may hold g, and write to it
     return TableRows(shape, g.dtype, ((rows, values),), on_request=False)
 

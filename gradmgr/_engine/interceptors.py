@@ -20,6 +20,9 @@ class Interceptor:
     # Whether it changes what is computed: a function that is computed again, as by `checkpoint`, then needs it again.
     affects_results = False
 
+    # Whether arrays inside may be batched, as in vmap: gradients are then added up accordingly.
+    batches = False
+
     # The name of a function inside which no random numbers may be drawn; "" where they may.
     refuses_draws = ""
 
@@ -41,4 +44,7 @@ class Interceptor:
         """See an entry of a tape before its vjp is computed."""
 
     def after_vjp(self, e: tuple[Any, ...], g: Any, grads: dict[Any, Any]) -> None:
-        """See the same entry afterwards, with the gradient of its result and all gradients there are."""
+        """See the same entry afterwards, with the gradient of its result and all gradients there are.
+
+        Where hooks of the op are to see what the vjp gives, that is not added to the others yet: `grads` has it alone.
+        """

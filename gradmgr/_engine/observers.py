@@ -13,18 +13,16 @@ from types import CodeType, FrameType
 from typing import Any
 
 from gradmgr._engine.cleanup import Scope
+from gradmgr._engine.interceptors import Interceptor
 
 Entry = tuple[Any, ...]
 
 
 class Observer:
-    """Sees each entry before a tape stores it, and, where it asks, each vjp.
+    """Sees each entry before a tape stores it, and each backward pass that begins.
 
     An observer belongs to one tape (`Tape.observers`) or to a context (`observing`).
     """
-
-    # Whether `after_vjp` is to be called; backward then takes its general path.
-    follows_backward = False
 
     # The lowest is called first; among equals those of the context, the innermost first, then the tape's own.
     rank = 0
@@ -33,11 +31,17 @@ class Observer:
         """Return the entry to store in place of this one; None stores nothing."""
         return e
 
-    def after_vjp(self, tape: Any, e: Entry, g: Any, parts: dict[Any, Any]) -> None:
-        """See the gradient of an entry's result, and what the vjp gave by node id of the inputs."""
+    def backward_started(self, tape: Any, grads: dict[Any, Any]) -> Interceptor | None:
+        """See a backward pass over a tape before it begins, in a context that this observer belongs to.
 
-    def backward_started(self, tape: Any) -> None:
-        """Called before a backward pass over a tape, in a context that this observer belongs to."""
+        Args:
+            tape: the tape.
+            grads: the gradients by node id; now those with which the pass begins, later all there are.
+
+        Returns:
+            An interceptor that is to see the vjps of this pass, or None.
+        """
+        return None
 
     def attached_to(self, tape: Any) -> None:
         """Called when a tape begins to show its entries."""

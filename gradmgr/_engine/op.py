@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 from weakref import ref
 
 import numpy as np
@@ -37,18 +37,18 @@ class Op:
         jvp: jvp(tangents, values, out, params) returns the tangent of the result.
         keeps_inputs, keeps_out: whether entries may keep values of inputs, and of the result. Where not, nested
             tapes need not track what they are given.
-        calls_program: whether its rules call functions of the program, so that a listener is told of what these do.
         view_of: view_of(first input, its array, array of the result, params...) returns what the result is a view of,
             see `views`; None if it never is one.
+        runs: what `jvp` runs, see `Kind`.
     """
 
-    __slots__ = ("calls_program", "entry", "jvp", "keeps_inputs", "keeps_out", "kernel", "name", "view_of")
+    __slots__ = ("entry", "jvp", "keeps_inputs", "keeps_out", "kernel", "name", "runs", "view_of")
 
     def __init__(self, name: str, kernel: Callable[..., Any]) -> None:
         self.name = name
         self.kernel = kernel
         self.keeps_inputs = self.keeps_out = True
-        self.calls_program = False
+        self.runs: Literal["", "steps", "foreign"] = ""
         self.view_of: Callable[..., ViewOf] | None = None
         self.entry: Callable[..., tuple[Any, ...]]
         self.jvp: Callable[..., Any]

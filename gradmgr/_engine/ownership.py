@@ -6,7 +6,7 @@ import operator
 from typing import Any
 
 from gradmgr._arrays.batched import is_batched
-from gradmgr._arrays.listening import computed, listener
+from gradmgr._arrays.listening import computed
 from gradmgr._engine.tensor import Tensor, wrap
 
 # Gradients by node id.
@@ -66,17 +66,24 @@ def accumulate(grads: Grads, owned: Ownership, node_id: Any, g: Any) -> None:
     h = grads.get(node_id)
     if h is None:
         grads[node_id] = g
-    elif node_id in owned and listener() is None:
+    elif node_id in owned:
         h += g
         grads[node_id] = h
     else:
-        grads[node_id] = summed(h, g)
+        grads[node_id] = h + g
         owned.own_sum(node_id)
 
 
-def summed(h: Any, g: Any) -> Any:
-    """Return the sum of two gradients, each an array or a Tensor."""
-    return h + g if isinstance(h, Tensor) or isinstance(g, Tensor) else computed(operator.add, h, g)
+def contribute(grads: Grads, owned: Ownership, node_id: Any, g: Any) -> None:
+    """Do as `accumulate` where a listener is told of the sum."""
+    h = grads.get(node_id)
+    if h is None:
+        grads[node_id] = g
+    elif node_id in owned:
+        grads[node_id] = computed(operator.iadd, h, g)
+    else:
+        grads[node_id] = computed(operator.add, h, g)
+        owned.own_sum(node_id)
 
 
 def start_gradient(grads: Grads, owned: Ownership, node_id: Any, buffer: Any) -> None:

@@ -14,7 +14,7 @@ from gradmgr._engine.context import recorders, run_in
 from gradmgr._engine.mutation import as_type
 from gradmgr._engine.recorder import is_tracked_by
 from gradmgr._engine.tape import Tape
-from gradmgr._engine.tensor import Tensor, describe, bare
+from gradmgr._engine.tensor import Tensor, bare, describe
 
 # (node id, cotangent) pairs.
 Seeds = list[tuple[Any, Any]]

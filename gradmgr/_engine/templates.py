@@ -136,26 +136,26 @@ def op_body(
     inputs: Sequence[str],
     append: str,
     *,
+    op: str = "op",
     result: str = "",
     params: str = "",
     results: int = 1,
     is_tensor: bool = False,
     then: str = "",
     view_of: str = "None",
-    op: str = "op",
 ) -> str:
     """Write the body of an op function, from the point on where its inputs are read.
 
     Args:
         inputs: what the function calls its inputs; `help` shows these names.
         append: the lines that append an entry to `entries`, indented by 12.
+        op: what the scope calls the op that the general path is to compute.
         result: the expression that computes c; by default the kernel's call.
         params: the names of the op's further arguments, each with a comma.
         results: number of results.
         is_tensor: whether all inputs are known to be Tensors.
         then: lines that follow when c is computed, indented by 4.
         view_of: the expression of `_view_of` of each result.
-        op: the name of the op that the general path computes.
     """
     arrays = ", ".join(numbered("a", len(inputs)))
     enter = _ENTER.format(op=op, inputs=tuple_of(inputs), params=f", ({params})" if params else "")

@@ -14,8 +14,8 @@ import numpy as np
 
 from gradmgr import errors
 from gradmgr._arrays import batched, libraries
-from gradmgr._engine import write_lock
 from gradmgr._arrays.listening import computed, listener
+from gradmgr._engine import write_lock
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -4,9 +4,6 @@ Of `t = a @ b; total += t` remains one product that adds to what `total` holds. 
 of weights that each step of a recurrent network uses, becomes one product of all rows of the factors: they are placed
 one after the other in the arena, so that nothing is copied for it.
 
-A gradient that only an optimiser reads, which subtracts a multiple of it from a parameter, is left to it as a
-LateProduct: one product, which subtracts from what the parameter holds.
-
 A product for a small batch, `w @ x.T`, is computed as `x @ w.T`, of which oneDNN computes whole vectors, where all that
 reads it can read it by columns.
 
@@ -73,23 +70,6 @@ class _Sum:
     is_steady: bool = False
 
 
-@dataclass
-class _Late:
-    """A product that is left to a later call.
-
-    Attributes:
-        made: the number of the call that would compute it.
-        slot: in which its array would lie.
-        product: the step that would compute it.
-        update: the number of the call that takes it.
-    """
-
-    made: int
-    slot: int
-    product: Step
-    update: int
-
-
 class Counts(NamedTuple):
     """How many products in float32 there are, and what has become of them.
 
@@ -100,7 +80,6 @@ class Counts(NamedTuple):
         merged: that are parts of larger ones.
         merges: of how many larger ones.
         by_machine: of those that NumPy does not compute, which the machine computes, and not oneDNN.
-        late: of those that oneDNN computes, which it subtracts from parameters.
     """
 
     products: int
@@ -109,16 +88,10 @@ class Counts(NamedTuple):
     merged: int
     merges: int
     by_machine: int
-    late: int = 0
 
 
 class Fusion:
-    """Changes the products among the steps of an analysis.
-
-    Attributes:
-        late: by the number of a call of Python's, the slots of products that are left to it, each with the step that
-            subtracts it. Such a step is among those of the call, and its last operands are a number and the target.
-    """
+    """Changes the products among the steps of an analysis."""
 
     def __init__(self, analysis: Analysis, products: Products, results: set[int], *, checked: bool) -> None:
         self.analysis, self.products, self._checked = analysis, products, checked
@@ -130,7 +103,6 @@ class Fusion:
         self._results = results
         self._places: set[Any] = set()  # the memory of sums
         self._changed: set[int] = set()  # calls whose products have been dealt with
-        self.late: dict[int, list[tuple[int, Step]]] = defaultdict(list)
         self._count = self._replaced = self._by_machine = self._added = self._merged = self._merges = 0
 
     def apply(self) -> None:
@@ -148,8 +120,6 @@ class Fusion:
                         self._add_at_once(part)
         for each in self._single():
             self._turn(each)
-        if not self._checked:  # where all are computed and compared
-            self._leave_to_updates()
         for number, steps in enumerate(self.analysis.steps):
             if number not in self._changed and any(map(self._is_product, steps)):
                 steps[:] = [changed for step in steps for changed in self._alone(step)]
@@ -165,17 +135,12 @@ class Fusion:
 
     def counts(self) -> Counts:
         """Return what has been done."""
-        late = sum(map(len, self.late.values()))
-        return Counts(self._count, self._replaced, self._added, self._merged, self._merges, self._by_machine, late)
+        return Counts(self._count, self._replaced, self._added, self._merged, self._merges, self._by_machine)
 
     @property
     def has_changed(self) -> bool:
         """Whether any step is another one."""
         return bool(self._replaced or self._merges)
-
-    def is_late(self, slot: int) -> bool:
-        """Tell whether an array is not computed, as it is left to an update."""
-        return any(slot == of for found in self.late.values() for of, _ in found)
 
     # ------------------------------------------------------------ which calls there are
 
@@ -379,76 +344,6 @@ class Fusion:
         """Leave out a product, and its memory."""
         self.analysis.steps[term.made][:] = []
         self.analysis.forget(term.target)
-
-    # ------------------------------------------------------------ subtracted from parameters
-
-    def _leave_to_updates(self) -> None:
-        """Leave products to updates of parameters that subtract them."""
-        found = [each for number in range(len(self.analysis.kinds)) for each in self._wanted_by(number)]
-        left_out = {each.made for each in found}
-        for each in found:
-            if all(self._is_given(base, each, left_out) for base in _factors_in(each.product)):
-                self._leave(each)
-
-    def _wanted_by(self, number: int) -> list[_Late]:
-        """Return the products that nothing but a call reads, which takes them uncomputed."""
-        call = self.analysis.capture.calls[number]
-        if not hasattr(call.function, "takes_products"):
-            return []
-        found = []
-        for k in call.function.takes_products():
-            base = call.args[0][k].number
-            made = self.analysis.made.get(base)
-            if made is None or base in self._held or made in self._changed or base in self._places:
-                continue
-            product = self._whole_product(made, base)
-            is_only_read_here = self._touched[base] == [made, number, len(self.analysis.kinds)]
-            shape = self.analysis.layouts[base].shape
-            if product is not None and is_only_read_here and shape == product.run.dims[1::2]:
-                late = _Late(made, base, product, number)
-                if self.products.are_faster_subtracted(*product.run.dims[1:]) and self._lasts(late):
-                    found.append(late)
-        return found
-
-    def _lasts(self, late: _Late) -> bool:
-        """Tell whether the factors are the same when the later call is made."""
-        read = set(_factors_in(late.product))
-        if not self._aliased.isdisjoint(read):
-            return False
-        between = range(late.made + 1, late.update)
-        for number in between:
-            call = self.analysis.capture.calls[number]
-            if self.analysis.kinds[number] == PYTHON and (
-                call.has_effect or not read.isdisjoint(map(self.analysis.base_of, call.given))
-            ):
-                return False
-        return not any(number in between for base in read for number in self._written.get(base, ()))
-
-    def _is_given(self, base: int, late: _Late, left_out: set[int]) -> bool:
-        """Tell whether the machine knows a factor when the later call is made, as an earlier step touches it."""
-        calls = [number for number in self._touched[base] if number < late.update and number not in left_out]
-        return any(base in bases_in(step) for number in calls for step in self.analysis.steps[number])
-
-    def _leave(self, late: _Late) -> None:
-        """Let a product be subtracted by an update."""
-        layouts, product = self.analysis.layouts, late.product
-        rate, target = len(layouts), len(layouts) + 1
-        layouts += [Layout((), _F4, (), rate), replace(layouts[late.slot], owner=target, offset=0)]
-        step = product.but(
-            (*product.operands[:2], (rate, 0), (target, 0)),
-            function=self.products.descend,
-            alignments=(_ITEM,) * 4,
-            context=self.products.context,
-            auxdata=0,
-            keeps=self.products,
-            failure="oneDNN cannot compute a product",  # it is by itself, and does not fail
-        )
-        self.analysis.steps[late.made][:] = []
-        self.analysis.forget(late.slot)
-        self.analysis.steps[late.update].append(step)
-        self._changed |= {late.made, late.update}
-        self.late[late.update].append((late.slot, step))
-        self._replaced += 1
 
     # ------------------------------------------------------------ merged
 

@@ -32,7 +32,6 @@ from gradmgr._arrays.products import Products
 from gradmgr._replay.analysis import NATIVE, NOTHING, PYTHON, VIEW, Analysis, bases_in
 from gradmgr._replay.call_facts import keeps_nothing
 from gradmgr._replay.fusion import Fusion
-from gradmgr._replay.late_products import LateProduct
 from gradmgr._replay.liveness import Liveness, reads_whole
 from gradmgr._replay.ordering import Delay
 from gradmgr._replay.packing import Arena, packed
@@ -69,7 +68,6 @@ class NativeWriter(Writer):
         self.fusion = None if products is None else Fusion(self.analysis, products, returned, checked=checked)
         if self.fusion is not None:
             self.fusion.apply()
-            self.rehearsed = [slot for slot in self.rehearsed if not self.fusion.is_late(slot.number)]
         self.last = self._last_uses()
         self._add_views_of_python()
         self.delayed = Delay(self.analysis, self._read_by_python()).moved
@@ -90,7 +88,6 @@ class NativeWriter(Writer):
         self.ends: dict[int, list[int]] = defaultdict(list)  # those bases, by the call after which nothing reads them
         self.dropped: list[str] = []
         self.fetched: set[int] = set()  # scalars of the machine's that the text names
-        self.late: dict[int, int] = {}  # by slot, the segment that subtracts a product which is left to an update
         self.untested: dict[int, Call] = {}  # tests of layouts that are to be written, by the number of the call
         self.called: dict[int, Any] = {}  # the functions that Python calls, by their identity
 
@@ -343,15 +340,14 @@ class NativeWriter(Writer):
             lines.append(f"    {line}")
         stops = [segment.stops for segment in self.segments]
         # Functions that do not hold this writer, and with it the capture.
-        shapes = {segment: self.layouts[slot].shape for slot, segment in self.late.items()}
-        made = functools.partial(_made, self.program, self._views(), shapes)
+        made = functools.partial(_made, self.program, self._views())
         self.scope |= {"arenas": [], "make_arena": made, "failed": functools.partial(_fail, stops), "empty": np.empty}
         text = "\n".join(lines)
         exec(compile(text, "<gradmgr replay>", "exec"), self.scope)  # noqa: S102  # text of our own
         replay: Any = self.scope.pop("replay")
         self.scope = {}  # or each would hold the other
         replay.text = text
-        replay.segments = len(self.segments) - len(self.late)
+        replay.segments = len(self.segments)
         replay.called = list(self.called.values())
         replay.names = [Counter(segment.names) for segment in self.segments]
         replay.nbytes = self.nbytes
@@ -381,7 +377,6 @@ class NativeWriter(Writer):
             if not _reads_tensor(call):
                 self._test_layouts()
             self._run()
-            self._write_late(number)
             self.called[id(call.function)] = call.function
             is_first_effect = number == self.first_effect
             for slot in (*call.given, *[slot.number for slot in self.rehearsed if is_first_effect]):
@@ -443,20 +438,6 @@ class NativeWriter(Writer):
                 if host.__class__ is int:
                     segment.arguments[host] = None
                     self._make_leaving(host)
-
-    def _write_late(self, number: int) -> None:
-        """Make a segment of each product that is left to a call; its other factors are arguments of earlier ones."""
-        for slot, step in [] if self.fusion is None else self.fusion.late.get(number, ()):
-            self.late[slot] = len(self.segments) - 1
-            segment = self.segments[-1]
-            segment.steps.append(step)
-            (rate, _), (target, _) = step.operands[-2:]
-            segment.arguments |= {target: None, rate: None}
-            self.segments.append(Segment())
-
-    def _name(self, slot: Slot) -> str:
-        """Write the name of what is in a slot: of what subtracts a product that is left to an update, that of a run."""
-        return f"run{self.late[slot.number]}" if slot.number in self.late else super()._name(slot)
 
     def _make_leaving(self, base: int) -> None:
         """Write that an array that leaves is made, before what it is the host of, or it itself, is written."""
@@ -576,16 +557,9 @@ def _peak_with(apart: Collection[int], spans: Mapping[int, Span], others: Sequen
     return peak_of(inside) + peak_of([*others, *[spans[base] for base in apart]])
 
 
-def _made(
-    program: Program, views: Sequence[tuple[int, Layout]], late: Mapping[int, tuple[int, ...]]
-) -> tuple[Any, ...]:
-    """Return what a replay takes from its arenas: functions of the machine, and arrays in memory that they know.
-
-    Those that subtract a product, whose shape is in `late` by their number, are LateProducts.
-    """
+def _made(program: Program, views: Sequence[tuple[int, Layout]]) -> tuple[Any, ...]:
+    """Return what a replay takes from its arenas: functions of the machine, and arrays in memory that they know."""
     runs, arena = program.make()
-    for number, shape in late.items():
-        runs[number] = LateProduct(runs[number], shape)
     return (*runs, *[view_in(arena, start, layout) for start, layout in views])
 
 

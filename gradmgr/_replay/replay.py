@@ -10,7 +10,6 @@ from gradmgr._arrays.capture import Capture
 from gradmgr._arrays.captured_calls import CaptureError, Slot
 from gradmgr._arrays.native import Machine, found
 from gradmgr._arrays.products import find_products
-from gradmgr._replay.graph_replay import GraphWriter, NoGraphError
 from gradmgr._replay.native_replay import NativeWriter
 from gradmgr._replay.native_test import check_machine
 from gradmgr._replay.replay_text import Writer
@@ -22,12 +21,10 @@ class Options(NamedTuple):
     Attributes:
         native: whether the machine of gradmgr-native makes what calls it can, none on a GPU; None if there is one.
         exact: whether all bits are NumPy's; else oneDNN computes products in float32, where it is faster.
-        graph: whether runs of kernels on a GPU become CUDA graphs, where that can be.
     """
 
     native: bool | Machine | None = None
     exact: bool = True
-    graph: bool = False
 
 
 def require_machine() -> None:
@@ -71,15 +68,15 @@ def compile_replay(
         The function. If calls have effects, it takes a list before the inputs, and appends to it before the first of
         them: until then nothing has changed. Given None for the list, it is a rehearsal, which there are none of on a
         GPU: it returns the rehearsed slots there, and has no effect. It raises GuardError where a guard has another
-        value. Its attributes are `text`, and `nbytes` of the memory that it keeps; with graphs, `graphs`, their number;
-        of a native one `fusion`, the Counts of products.
+        value. Its attributes are `text`, and `nbytes` of the memory that it keeps; of a native one `fusion`, the Counts
+        of products.
 
     Raises:
         CaptureError: there are obstacles; or `native` is true, and there is no machine.
     """
     capture.check_obstacles()
     if capture.is_on_gpu():  # whose addresses the machine cannot read; and CuPy's pool gives memory out at once
-        return _graphs(capture, results) if options.graph else Writer(capture, results, sys.maxsize).function()
+        return Writer(capture, results, sys.maxsize).function()
     machine = _machine(options.native)
     if machine is None:
         return Writer(capture, results, buffers_from, rehearsed).function()
@@ -95,13 +92,3 @@ def _machine(native: bool | Machine | None) -> Machine | None:
     if machine is None and native:
         raise CaptureError(f"a native replay was asked for, but there is no machine: {found.reason}")
     return machine
-
-
-def _graphs(capture: Capture, results: Sequence[Any]) -> Callable[..., tuple[Any, ...]]:
-    """Return a replay by graphs; a plain one, whose attribute `reason` says why, where there can be none."""
-    try:
-        return GraphWriter(capture, results).function()
-    except Exception as error:  # whatever it is, a plain replay needs no graphs
-        made: Any = Writer(capture, results, sys.maxsize).function()
-        made.reason = str(error) if isinstance(error, NoGraphError) else f"{type(error).__name__}: {error}"
-        return made  # type: ignore[no-any-return]  # a function with one more attribute

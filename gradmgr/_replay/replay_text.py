@@ -97,7 +97,6 @@ _SPARE, _SPARE_SHARE = 1 << 10, 0.01
 CLEARLY = 0.9  # of the peak of a replay: what is as low, or lower, is worth slower calls
 
 # Another thread may take the last one at any time.
-BEGIN_EFFECTS = "begun.append(True)"
 TAKE_ARENA = ("    try: arena = arenas.pop()", "    except IndexError: arena = make_arena()")
 
 
@@ -160,7 +159,7 @@ class Writer:
 
     def _head(self) -> str:
         begun = [] if self.first_effect is None else ["begun"]
-        return f"def replay({', '.join([*begun, *[variable(slot) for slot in self.capture.inputs]])}):"
+        return f"def replay({', '.join([*begun, *[f'v{slot.number}' for slot in self.capture.inputs]])}):"
 
     def _beginning(self, number: int, call: Call, *, has_arena: bool) -> list[str]:
         """Write, before the first effect, where a rehearsal ends, and from where on a replay cannot be given up.
@@ -171,7 +170,7 @@ class Writer:
             return []
         kept = "arenas.append(arena); " if has_arena else ""
         ends = f"if begun is None: {kept}return {self._tuple(self.rehearsed)}"
-        return [ends] if begins_effects(call.function) else [ends, BEGIN_EFFECTS]
+        return [ends] if begins_effects(call.function) else [ends, "begun.append(True)"]
 
     # ------------------------------------------------------------ when a value is read last
 
@@ -505,7 +504,3 @@ def _arena(nbytes: int, views: Sequence[tuple[Any, ...]]) -> list[Any]:
     """Return views of a new block of memory, each by its start and layout."""
     block = np.empty(nbytes, np.uint8)
     return [np.ndarray(shape, dtype, block, start, strides) for start, shape, dtype, strides in views]
-
-
-def variable(slot: Slot) -> str:
-    return f"v{slot.number}"

@@ -109,7 +109,7 @@ class _FirstRunObserver(Observer):
         log.add(e)
         return None
 
-    def backward_started(self, tape: Any) -> None:
+    def backward_started(self, tape: Any, grads: Grads) -> None:
         if tape in self.logs:
             raise errors.CheckpointError(
                 "backward() inside a checkpointed function, of a manager that records outside of it: what the function "
@@ -378,7 +378,7 @@ def _vjp_of_failed(e: Entry, g: Any, grads: Grads, owned: Ownership) -> None:
     )
 
 
-declare_kind("checkpoint", Kind("checkpoint", ids_in_tuple, lambda e: tuple(e[3].metadata), calls_program=True), _vjp)
+declare_kind("checkpoint", Kind("checkpoint", ids_in_tuple, lambda e: tuple(e[3].metadata), runs="steps"), _vjp)
 declare_kind("checkpoint.failed", Kind("checkpoint.failed", no_inputs), _vjp_of_failed)
 
 

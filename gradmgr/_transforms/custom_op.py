@@ -128,6 +128,7 @@ class _CustomOp:
         self.declared = declared(name, _Kernel(name, function, arguments), vjp=vjps, jvp=jvps)
         self.call = self.declared.general_call()
         entry, this = self.declared.op.entry, weakref.ref(self)  # alive while it is called
+        self.declared.op.runs = "foreign"
         self.declared.op.entry = lambda *recorded: (_CUSTOM, *entry(*recorded)[1:], this())
 
     def __del__(self) -> None:
@@ -216,15 +217,15 @@ class _Kernel(_WithSignature):
     """The kernel of a custom op: the user's function, given read-only arrays."""
 
     __slots__ = ("function",)
+    runs_each_time = True  # in replays, too
+
+    runs_each_time = True  # in a replay, too
 
     def __init__(self, name: str, function: Callable[..., Any], arguments: tuple[str, ...]) -> None:
         super().__init__(name, arguments)
         self.function = function
 
     def __call__(self, *arguments: Any) -> Any:
-        return libraries.foreign(self._compute, *arguments)(*arguments)
-
-    def _compute(self, *arguments: Any) -> Any:
         made = self.function(*[_read_only(value) for value in arguments])
         if is_numeric(made):
             return made
@@ -325,6 +326,7 @@ declare_kind(
         metadata_in_tuple,
         lambda e, to: (_CUSTOM, *e[5].declared.retrack(e[:5], to)[1:], e[5]),
         lambda e: e[5].name,
+        "foreign",
     ),
     lambda e, g, grads, owned: e[5].declared.rules.vjp(e[:5], g, grads, owned),
 )

@@ -23,7 +23,7 @@ from gradmgr._engine.hooks import LeafHooks
 from gradmgr._engine.mutation import as_type
 from gradmgr._engine.recorder import snapshot
 from gradmgr._engine.tape import Tape
-from gradmgr._engine.tensor import Tensor, describe, bare, wrap
+from gradmgr._engine.tensor import Tensor, bare, describe, raw, wrap
 from gradmgr._transforms.grad import compute_gradients, node_ids_before
 from gradmgr.manager import GradManager
 
@@ -198,9 +198,9 @@ class DerivativeCall(Scope):
             )
         if (v.dtype.kind == "c" and t.dtype.kind != "c") or v.dtype.kind not in "biufcV":
             raise errors.DtypeError(f"{self.name}: v number {k} has dtype {v.dtype}; {place} has {t.dtype}")
-        if libraries.root(bare(v)) is not libraries.root(t._array):
+        if libraries.root(raw(v)) is not libraries.root(t._array):
             raise errors.MixedArraysError(
-                f"{self.name}: v number {k} lives on {libraries.device_of(bare(v))}, {place} on {t.device}; move v"
+                f"{self.name}: v number {k} lives on {libraries.device_of(raw(v))}, {place} on {t.device}; move v"
             )
         v = v if self.create_graph else bare(v)
         return v if v.dtype == t.dtype else as_type(v, t.dtype)

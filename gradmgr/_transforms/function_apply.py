@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from gradmgr._arrays.captured import capturing
 from gradmgr._arrays.libraries import is_array, is_differentiable
 from gradmgr._engine.cleanup import complete
 from gradmgr._engine.context import Context, current, set_current
@@ -29,7 +28,7 @@ def apply(function: type[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     """Compute, and let every recorder that tracks an argument record it as one operation."""
     tape = current()
     is_taped = tape.__class__ is Tape
-    if kwargs or not (is_taped or tape is None) or capturing() is not None or not _takes_ctx(function):
+    if kwargs or not (is_taped or tape is None) or not _takes_ctx(function):
         return FunctionCall(function, args, kwargs).run()
     untracked = _untracked(args)
     if untracked is None:

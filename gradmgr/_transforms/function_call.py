@@ -12,14 +12,12 @@ from typing import Any
 from gradmgr import errors
 from gradmgr._arrays import libraries
 from gradmgr._arrays.batched import Level, broadcast_over_examples, highest_level, is_batched_at
-from gradmgr._arrays.captured import capturing
-from gradmgr._compile.captured_state import Residuals
 from gradmgr._arrays.listening import Listener
 from gradmgr._engine.context import Context, current, interceptors_of, paused, rebind, recorders, run_in
 from gradmgr._engine.interceptors import Interceptor
 from gradmgr._engine.op import Op
 from gradmgr._engine.recorder import Recorder, snapshot
-from gradmgr._engine.tensor import Tensor, alike, describe, bare, wrap
+from gradmgr._engine.tensor import Tensor, alike, bare, describe, wrap
 from gradmgr._transforms.function_context import ContextState, FunctionCtx
 from gradmgr._transforms.function_node import (
     FUNCTION_OP,
@@ -49,8 +47,6 @@ class FunctionCall:
         self.name = function.__name__
         self.takes_ctx = is_placeholder(function.setup_context)
         self.args, self.keywords = _bind_arguments(function, args, kwargs, self.takes_ctx)
-        self.given = args, kwargs
-        self.node: FunctionNode | None = None
         self.caller_args = self.args  # as the caller passed them, before an interceptor replaces some
         # How many gradients backward must return at least: up to the last Tensor, or what was passed by position.
         self.min_gradients = max([len(args), *[k + 1 for k, t in enumerate(self.args) if isinstance(t, Tensor)]])
@@ -62,14 +58,6 @@ class FunctionCall:
                 )
 
     def run(self) -> Any:
-        capture = capturing()
-        needs = None if capture is None else self._needs_in_replay(capture)
-        if needs is not None:
-            args, keywords = self.given
-            capture.note_code([self.function])
-            given = self.function, needs, args, tuple(keywords), tuple(keywords.values())
-            _, result = capture.call_whole(apply, given, replayed=apply_in_replay)
-            return result
         context = current()
         interceptors = interceptors_of(context)
         op = Op(self.name, self.function.forward)  # what interceptors see
@@ -78,7 +66,9 @@ class FunctionCall:
         if not is_placeholder(self.function.vmap):
             level = highest_level([t._array for t in self.args if isinstance(t, Tensor)])
             if level is not None:
-                return run_in(_without_vmap(context, level), self._run_vmap_method, level)
+                output = run_in(_without_vmap(context, level), self._run_vmap_method, level)
+                self._show_to([each for each in interceptors if getattr(each, "level", None) is not level], op)
+                return output
         self.arrays_before = tuple([bare(t) for t in self.args])
         self.tracking = _tracking_recorders(context, self.args)
         # Forward is given untracked Tensors of the same values, one for each Tensor among the arguments.
@@ -139,40 +129,6 @@ class FunctionCall:
                 made[id(part)] = result
             self.results.append(result)
 
-    # ------------------------------------------------------------ in a compiled function
-
-    def _needs_in_replay(self, capture: Any) -> tuple[bool, ...] | None:
-        """Return which arguments are tracked, if a replay may call the methods; if not, note that there is none."""
-        context = current()
-        tracking = _tracking_recorders(context, self.args)
-        is_first_order = all(
-            t.rec.is_tape and all(node_id is None for _, ids in t.outer for node_id in ids) for t in tracking
-        )
-        is_mapped = highest_level([t._array for t in self.args if isinstance(t, Tensor)]) is not None
-        if is_first_order and not is_mapped and not interceptors_of(context):
-            self.tracking = tracking
-            return self._needs_input_grad()
-        where = "inside vmap" if is_mapped else "where its derivatives are recorded, too"
-        capture.add_obstacle(f"{self.name}.apply is called {where},")
-        return None
-
-    def run_untracked(self, needs: tuple[bool, ...]) -> tuple[Residuals, Any]:
-        """Run forward as if these arguments were tracked; return what backward needs, and the result."""
-        self.arrays_before = tuple([bare(t) for t in self.args])
-        copies = {id(t): alike(t) for t in self.args if isinstance(t, Tensor)}
-        self.forward_args = tuple([copies.get(id(t), t) for t in self.args])
-        ctx = FunctionCtx()
-        ctx._gradmgr = self.state = ContextState(self.name, "forward", needs)
-        try:
-            output = run_in(paused(current()), self._forward, ctx)
-            self._take_results(output)
-            node = self._make_node(ctx, {j: index for index, (j, _) in enumerate(self._differentiable())})
-            kept = tuple([bare(value) for value in (*self.state.for_backward, *[v for v, _ in node.attribute_values])])
-            self._rebind_dirty()
-        finally:
-            self.state.close()
-        return Residuals((node, kept)), _in_structure(output, self.results)
-
     def _needs_input_grad(self) -> tuple[bool, ...]:
         ids_by_argument = zip(*[tracking.node_ids for tracking in self.tracking], strict=True)
         needs = tuple([any(node_id is not None for node_id in node_ids) for node_ids in ids_by_argument])
@@ -207,8 +163,9 @@ class FunctionCall:
             raise errors.FunctionError(
                 f"{self.name}.vmap returned {len(parts)} results and {len(dims)} out_dims for them"
             )
-        results = [self._hide_axis(part, dim, level, j) for j, (part, dim) in enumerate(zip(parts, dims, strict=True))]
-        return _in_structure(output, results)
+        pairs = enumerate(zip(parts, dims, strict=True))
+        self.results = [self._hide_axis(part, dim, level, j) for j, (part, dim) in pairs]
+        return _in_structure(output, self.results)
 
     def _hide_axis(self, part: Any, dim: Any, level: Level, j: int) -> Any:
         """Return a result of the class's own `vmap` with its axis of examples hidden again."""
@@ -273,7 +230,7 @@ class FunctionCall:
             return
         zs = tuple([z for _, z in differentiable])
         arrays = tuple([z._array for z in zs])
-        node = self.node = self._make_node(ctx, {j: index for index, (j, _) in enumerate(differentiable)})
+        node = self._make_node(ctx, {j: index for index, (j, _) in enumerate(differentiable)})
         sources_by_id = None
         for tracking in self.tracking:
             rec = tracking.rec
@@ -427,31 +384,6 @@ def _repeat_per_example(t: Tensor, level: Level) -> Tensor:
         if node_id is not None:
             rec.track(repeated, node_id)
     return repeated
-
-
-# ---------------------------------------------------------------- in a compiled function
-
-
-def apply(
-    function: type[Any], needs: tuple[bool, ...], args: tuple[Any, ...], names: tuple[str, ...], values: tuple[Any, ...]
-) -> tuple[Residuals, Any]:
-    """Call a Function that is captured as a whole; return what represents what its backward needs, and the result."""
-    call = FunctionCall(function, args, dict(zip(names, values, strict=True)))
-    result = call.run()
-    residuals = Residuals()
-    if call.node is not None:
-        call.node.residuals = residuals
-    return residuals, result
-
-
-def apply_in_replay(
-    function: type[Any], needs: tuple[bool, ...], args: tuple[Any, ...], names: tuple[str, ...], values: tuple[Any, ...]
-) -> tuple[Residuals, Any]:
-    """Do the same in a replay, where nothing is recorded."""
-    return FunctionCall(function, args, dict(zip(names, values, strict=True))).run_untracked(needs)
-
-
-apply_in_replay.__name__ = "forward of a Function"
 
 
 # ---------------------------------------------------------------- arguments, results and what is saved

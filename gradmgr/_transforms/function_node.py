@@ -16,18 +16,16 @@ import numpy as np
 
 from gradmgr import errors
 from gradmgr._arrays import libraries
-from gradmgr._arrays.captured import capturing
-from gradmgr._compile.captured_state import Residuals
 from gradmgr._engine.context import Context, current, paused, recorders, run_in
 from gradmgr._engine.custom import Result
 from gradmgr._engine.entry import Kind, Metadata, Retrack, declare_kind, ids_in_tuple
 from gradmgr._engine.history.saved_values import with_node_ids
 from gradmgr._engine.mutation import as_type
 from gradmgr._engine.op import Op
-from gradmgr._engine.ownership import Grads, Ownership, accumulate
+from gradmgr._engine.ownership import Grads, Ownership, contribute
 from gradmgr._engine.recorder import Recorder
 from gradmgr._engine.tape import Tape
-from gradmgr._engine.tensor import Tensor, describe, bare, wrap
+from gradmgr._engine.tensor import Tensor, bare, describe, wrap
 from gradmgr._transforms.function_context import ContextState, FunctionCtx
 
 Entry = tuple[Any, ...]
@@ -174,7 +172,7 @@ class FunctionNode:
     """What the entries of one call, on all tapes, share."""
 
     __slots__ = (
-        *("arguments", "attribute_values", "attributes", "constants", "function", "residuals"),
+        *("arguments", "attribute_values", "attributes", "constants", "function"),
         *("materialize", "min_gradients", "name", "results"),
     )
 
@@ -195,7 +193,6 @@ class FunctionNode:
         self.attributes: dict[str, Any] = {}  # what the user set on ctx
         self.attribute_values: list[tuple[Any, str]] = []  # the differentiable values in there, with descriptions
         self.materialize = True
-        self.residuals: Residuals | None = None  # where a replay of the captured call has its own node
 
     def _make_ctx(self, phase: str, kept: tuple[Any, ...], node_ids: tuple[Any, ...]) -> FunctionCtx:
         """Make the ctx for one call of backward or jvp."""
@@ -236,37 +233,6 @@ class FunctionNode:
         self, node_ids: tuple[Any, ...], kept: tuple[Any, ...], outer: OuterRecorders, grads: dict[int, Any]
     ) -> list[Any]:
         """Return the gradient of each tracked argument, None for the others and where it is zero."""
-        capture = capturing()
-        if capture is None:
-            return self._gradients(node_ids, kept, outer, grads)
-        return self._captured_gradients(capture, node_ids, kept, outer, grads)
-
-    def _captured_gradients(
-        self,
-        capture: Any,
-        node_ids: tuple[Any, ...],
-        kept: tuple[Any, ...],
-        outer: OuterRecorders,
-        grads: dict[int, Any],
-    ) -> list[Any]:
-        """Have the method of the user's called in each replay, too."""
-        if self.residuals is None or any(rec.open for group in active_groups(current()) for rec in group):
-            capture.add_obstacle(f"{self.name} is differentiated where its own derivative is recorded, too,")
-            return self._gradients(node_ids, kept, outer, grads)
-
-        def backward(
-            residuals: Residuals, needs: tuple[bool, ...], which: tuple[int, ...], given: tuple[Any, ...]
-        ) -> list[Any]:
-            return as_tensors(self._gradients(node_ids, kept, outer, dict(zip(which, given, strict=True))))
-
-        needs = tuple([node_id is not None for node_id in node_ids])
-        args = (self.residuals, needs, tuple(grads), tuple(grads.values()))
-        made: list[Any] = capture.call_whole(backward, args, replayed=backward_in_replay)
-        return made
-
-    def _gradients(
-        self, node_ids: tuple[Any, ...], kept: tuple[Any, ...], outer: OuterRecorders, grads: dict[int, Any]
-    ) -> list[Any]:
         function = self.function
         rule = function.backward if is_placeholder(function.vjp) else function.vjp
         if is_placeholder(rule):
@@ -387,23 +353,6 @@ class FunctionNode:
         return argument.zeros()
 
 
-def as_tensors(derivatives: list[Any]) -> list[Any]:
-    """Return derivatives as Tensors: a replay looks at the layouts of their arrays before it computes with them."""
-    return [d if d is None or isinstance(d, Tensor) else wrap(d) for d in derivatives]
-
-
-def backward_in_replay(
-    residuals: Residuals, needs: tuple[bool, ...], which: tuple[int, ...], given: tuple[Any, ...]
-) -> list[Any]:
-    """Do as `FunctionNode.gradients`, for the call that a replay has made."""
-    node, kept = residuals.value
-    node_ids = tuple([True if is_needed else None for is_needed in needs])
-    return as_tensors(node._gradients(node_ids, kept, (), dict(zip(which, given, strict=True))))
-
-
-backward_in_replay.__name__ = "backward of a Function"
-
-
 def _check_is_array(d: Any, what: str) -> None:
     if not (isinstance(d, (Tensor, bool, int, float, complex)) or libraries.is_array(d)):
         raise errors.DtypeError(f"{what} is a value of type {type(d).__name__}; it must be a Tensor, an array or None")
@@ -455,7 +404,7 @@ def _vjp(e: Entry, g: Any, grads: Grads, owned: Ownership) -> None:
     _, _, node_ids, kept, _, outer, node = e
     for node_id, d in zip(node_ids, node.gradients(node_ids, kept, outer, g), strict=True):
         if node_id is not None and d is not None:
-            accumulate(grads, owned, node_id, bare(d) if owned.plain else d)
+            contribute(grads, owned, node_id, bare(d) if owned.plain else d)
 
 
 def _vjp_unrecorded(e: Entry, g: Any, grads: Grads, owned: Ownership) -> NoReturn:
@@ -488,6 +437,6 @@ def _retrack_value(value: Any, source: Source, node_ids: tuple[Any, ...], node: 
 
 # This op is not in OPS: a class is freed with its last user, and each entry carries its own.
 FUNCTION_OP = Op("Function", lambda *arrays: arrays)
-FUNCTION_OP.entry, FUNCTION_OP.jvp, FUNCTION_OP.calls_program = _entry, _jvp, True
-declare_kind("Function", Kind("Function", ids_in_tuple, _metadata, _retrack_entry, lambda e: e[-1].name, True), _vjp)
+FUNCTION_OP.entry, FUNCTION_OP.jvp, FUNCTION_OP.runs = _entry, _jvp, "steps"
+declare_kind("Function", Kind("Function", ids_in_tuple, _metadata, _retrack_entry, lambda e: e[-1].name, "steps"), _vjp)
 declare_kind("Function.unrecorded", Kind("Function.unrecorded", ids_in_tuple), _vjp_unrecorded)

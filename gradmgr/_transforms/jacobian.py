@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from gradmgr._arrays import libraries
-from gradmgr._arrays.listening import listener
+from gradmgr._arrays.listening import told
 from gradmgr._engine.context import current, is_tracked, recorders
 from gradmgr._engine.recorder import Recorder, snapshot
-from gradmgr._engine.tensor import Tensor, bare
+from gradmgr._engine.tensor import Tensor, raw
 from gradmgr._transforms.derivative import (
     DerivativeCall,
     Derivatives,
@@ -86,11 +86,11 @@ class _RowBlocks:
         y = self._y
         if self._back.tape.node_id_of(y) is None:
             return [_zero_block(y, x, x.dtype) for x in xs]
-        stacks = self._gradient_stacks(1)
+        stacks = list(map(told, self._gradient_stacks(1)))
         if y.dtype.kind == "c":
             stacks = [
                 None if g is None or h is None else g.real + h.real * 1j
-                for g, h in zip(stacks, self._gradient_stacks(1j), strict=True)
+                for g, h in zip(stacks, map(told, self._gradient_stacks(1j)), strict=True)
             ]
         return [
             _zero_block(y, x, x.dtype) if g is None else _reshape_if_needed(g, (*y.shape, *x.shape))
@@ -110,20 +110,15 @@ def _stack_derivatives(
     """Stack the derivatives along each unit array of a tensor's shape, times a factor; None for one is None for all."""
     units = _unit_arrays(t) if factor == 1 else _unit_arrays(t) * factor
     if not vectorize:
-        columns = zip(*[_seen(derivative(unit)) for unit in units], strict=True)
+        columns = zip(*[derivative(unit) for unit in units], strict=True)
         return [None if column[0] is None else _stack(column) for column in columns]
-    return map_units(lambda unit: _seen(derivative(unit)), units, identity=t.ndim == 1 and factor == 1)
-
-
-def _seen(derivatives: Derivatives) -> Derivatives:
-    """Return derivatives as Tensors where a listener is told of ops on these."""
-    return derivatives if listener() is None else [None if d is None else as_tensor(d) for d in derivatives]
+    return map_units(derivative, units, identity=t.ndim == 1 and factor == 1)
 
 
 def _stack(parts: Sequence[Any]) -> Any:
     if any(isinstance(part, Tensor) for part in parts):
         return stack(parts)
-    return libraries.namespace(parts[0]).stack(parts)
+    return libraries.namespace(parts[0]).stack(list(map(told, parts)))
 
 
 def _reshape_if_needed(t: Any, shape: tuple[int, ...]) -> Any:
@@ -133,7 +128,7 @@ def _reshape_if_needed(t: Any, shape: tuple[int, ...]) -> Any:
 def _first_axis_last(t: Any) -> Any:
     """Move the first axis to the end."""
     axes = (*range(1, t.ndim), 0)
-    return transpose(t, axes) if isinstance(t, Tensor) and (is_tracked(t) or listener() is not None) else bare(t).transpose(axes)
+    return transpose(t, axes) if isinstance(t, Tensor) and is_tracked(t) else raw(t).transpose(axes)
 
 
 def _zero_block(y: Tensor, x: Tensor, dtype: Any) -> Any:
@@ -159,9 +154,9 @@ class _ColumnBlocks:
         if not x.size:
             outs = self._compute([make_handle(t) for t in self._call.xs])
             return [_zero_block(y, x, y.dtype) for y in outs]
-        stacks = _stack_derivatives(self._tangents_along, x, 1, self._vectorize)
+        stacks = list(map(told, _stack_derivatives(self._tangents_along, x, 1, self._vectorize)))
         if x.dtype.kind == "c" and any(y.dtype.kind != "c" for y in self._outs):
-            imaginary = _stack_derivatives(self._tangents_along, x, 1j, self._vectorize)
+            imaginary = list(map(told, _stack_derivatives(self._tangents_along, x, 1j, self._vectorize)))
             stacks = [
                 t if t is None or y.dtype.kind == "c" else t + u * 1j
                 for t, u, y in zip(stacks, imaginary, self._outs, strict=True)

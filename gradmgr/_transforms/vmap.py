@@ -32,6 +32,7 @@ from gradmgr._arrays.batched import (
     sum_over_examples,
     unbatch,
 )
+from gradmgr._arrays.listening import told
 from gradmgr._engine.containers import leaves_of, rebuilt
 from gradmgr._engine.context import (
     Context,
@@ -46,7 +47,7 @@ from gradmgr._engine.context import (
 from gradmgr._engine.interceptors import Interceptor
 from gradmgr._engine.op import Function, linear
 from gradmgr._engine.recorder import snapshot
-from gradmgr._engine.tensor import Tensor, describe, bare, wrap
+from gradmgr._engine.tensor import Tensor, bare, describe, wrap
 from gradmgr._engine.wrong_calls import explained
 from gradmgr._transforms.outside import taken_from_outside
 from gradmgr.ops.join import concatenate
@@ -74,7 +75,7 @@ class _VmapInterceptor(Interceptor):
     depth: int
 
     follows_backward = False
-    affects_results = True
+    affects_results = batches = True
 
     def __init__(self, size: int, like: Any, refuses_draws: str = "") -> None:
         super().__init__()
@@ -513,7 +514,7 @@ def map_units(func: Callable[[Any], list[Any]], units: Any, *, identity: bool) -
         made = Intercepting(mapping).run(func, batch(units, level, 0))
     finally:
         level.identity = None  # tensors that are kept may refer to the level
-    return [None if y is None else _unbatched(y, level, 0) for y in made]
+    return [None if y is None else _unbatched(told(y), level, 0) for y in made]
 
 
 def _unbatched(y: Any, level: Level, place: int) -> Any:

@@ -56,8 +56,24 @@ def _log_choices(count: Any, chosen: Any) -> Any:
 
 
 def _log1p_ratio(u: Any) -> Any:
-    """Return log(1 + u) / u, which is 1 at 0."""
-    return by_parts(raw(u) == 0, lambda u: 1 - u / 2, lambda u: gnp.log1p(u) / u, u, (0.0, 1.0))
+    """Return log(1 + u) / u for u >= 0, which is 1 at 0: by its series where the quotient's derivative may overflow."""
+    return by_parts(
+        raw(u) < 2.0**-12,
+        lambda u: 1 + u * (u * (u * (u / 5 - 0.25) + 1 / 3) - 0.5),
+        lambda u: gnp.log1p(u) / u,
+        u,
+        (0.0, 1.0),
+    )
+
+
+def expected_failures(x: Any, y: Any) -> Any:
+    """Return -exp(-x) log(expit(-y)): the mean of Geometric(logits=x) times what one failure costs by logit y.
+
+    Where the one overflows and the other underflows, their product need not.
+    """
+    is_low = raw(y) < 0
+    cost = by_parts(is_low, lambda y: _log1p_ratio(gnp.exp(y)), lambda y: -special.log_expit(-y), y, (-1.0, 1.0))
+    return gnp.exp(gnp.where(is_low, y, 0) - x) * cost
 
 
 def _expected(log_prob: Any, values: Any) -> Any:
@@ -103,13 +119,7 @@ class Geometric(WithProbability):
             p = self.probs
             return -gnp.log(p) - special.xlog1py(1 - p, -p) / p
         (x,) = self._values()
-        return by_parts(
-            raw(x) < 0,
-            lambda x: _log1p_ratio(gnp.exp(x)) - special.log_expit(x),
-            lambda x: -gnp.exp(-x) * special.log_expit(-x) - special.log_expit(x),
-            x,
-            (-1.0, 1.0),
-        )
+        return expected_failures(x, x) - special.log_expit(x)
 
     def _odds_of_failure(self) -> Any:
         (parameter,) = self._values()

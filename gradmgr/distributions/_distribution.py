@@ -14,7 +14,7 @@ import numpy as np
 import gradmgr.numpy as gnp
 from gradmgr._arrays.batched import is_batched
 from gradmgr._arrays.drawing import generator
-from gradmgr._arrays.libraries import device_of, to_device
+from gradmgr._arrays.libraries import device_of, may_hold, to_device
 from gradmgr._engine.context import check_may_draw
 from gradmgr._engine.tensor import Tensor, raw, wrap
 from gradmgr.distributions import constraints
@@ -438,10 +438,19 @@ def drawn_exp(log: Any, scale: Any) -> Any:
     least, below_one, largest = numbers_of(scale.dtype)
     rounded, shift = 4 * below_one - 3, np.log(in_dtype(raw(scale), log.dtype))  # no bound rounds to the other side
     low, high = (log.dtype.type(math.log(bound) * rounded) - shift for bound in (least, largest))
-    return in_dtype(scale * gnp.exp(gnp.clip(log, low, high)), scale.dtype)
+    log = gnp.exp(_moved_between(log, low, high))  # the name no longer holds the logarithms' memory
+    return in_dtype(scale * log, scale.dtype)
 
 
 def drawn_share(value: Any, dtype: Any) -> Any:
     """Return random numbers moved from 0 and 1 to the nearest normal number between."""
     least, below_one, _ = numbers_of(dtype)
-    return in_dtype(gnp.clip(value, value.dtype.type(least), value.dtype.type(below_one)), dtype)
+    return in_dtype(_moved_between(value, value.dtype.type(least), value.dtype.type(below_one)), dtype)
+
+
+def _moved_between(value: Any, low: Any, high: Any) -> Any:
+    """Return the value clipped; itself where all of it is between, as nearly always: no array of its size is made."""
+    plain = raw(value)
+    if is_batched(plain) or is_batched(low) or not plain.size:
+        return gnp.clip(value, low, high)
+    return gnp.clip(value, low, high) if may_hold((plain.min() < low) | (plain.max() > high)) else value

@@ -13,7 +13,7 @@ import gradmgr.numpy as gnp
 from gradmgr import special
 from gradmgr._engine.tensor import raw
 from gradmgr.distributions._continuous import Beta, Gamma, Normal
-from gradmgr.distributions._counts import Binomial, Geometric
+from gradmgr.distributions._counts import Binomial, Geometric, expected_failures
 from gradmgr.distributions._discrete import Bernoulli, Categorical, OneHotCategorical, Poisson, expected_log
 from gradmgr.distributions._distribution import Distribution, common_dtype, in_dtype
 from gradmgr.distributions._location_scale import Cauchy, Gumbel, HalfNormal, Laplace, Uniform
@@ -183,6 +183,9 @@ def _of_binomial(p: Any, q: Any) -> Any:
 
 
 def _of_geometric(p: Any, q: Any) -> Any:
+    if p._has_logits and q._has_logits:
+        x, y = p.logits, q.logits
+        return expected_failures(x, y) - special.log_expit(y) - (expected_failures(x, x) - special.log_expit(x))
     mine, other = (each._log_probability(1.0, p.mean, each._values()[-1]) for each in (p, q))
     return mine - other
 

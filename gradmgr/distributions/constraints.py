@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from gradmgr._arrays.libraries import F4, F8
 from gradmgr._engine.tensor import raw
 
 __all__ = [
@@ -296,7 +297,7 @@ def _is_positive_definite(matrix: Any) -> Any:
 
 def has_factor(matrix: Any) -> Any:
     """Return of each symmetric matrix whether it has a Cholesky factor, found as fast as that is."""
-    if matrix.dtype.name not in ("float32", "float64"):
+    if matrix.dtype not in (F4, F8):
         matrix = matrix.astype(np.float64)
     try:
         return np.isfinite(np.linalg.cholesky(matrix)).all(axis=(-2, -1))  # CuPy's is NaN where there is none

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from gradmgr._arrays import libraries
+from gradmgr._arrays.listening import listener
 from gradmgr._engine.context import is_tracked
 from gradmgr._engine.tensor import Tensor, wrap
 from gradmgr.function import Function
@@ -94,6 +95,9 @@ class _Operation(Function):
 
     @staticmethod
     def forward(ctx: Any, call: _Call, *xs: Any) -> Any:
+        heard = listener()
+        if heard is not None:
+            heard.leave(f"a function of {call.library.name} is called", None)
         foreign = [call.library.from_array(x._array if isinstance(x, Tensor) else x) for x in xs]
         needed = [bool(need) and _is_differentiable(x) for need, x in zip(ctx.needs_input_grad[1:], xs, strict=True)]
         if any(needed):

@@ -7,6 +7,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from gradmgr import errors
 from gradmgr._arrays import operators
 from gradmgr._engine import conversion
 from gradmgr._engine.elementwise import conj
@@ -179,7 +180,17 @@ def _fill(self: Tensor, value: Any) -> None:
     """Write one value to every element, as `numpy.ndarray.fill`."""
     if np.shape(value if not isinstance(value, Tensor) else value._array) != ():
         raise ValueError(f"fill takes one number; found shape {np.shape(value)}; use x[...] = value")
+    _check_no_number(self, "fill")
     self[...] = value
+
+
+def _check_no_number(t: Tensor, asked: str) -> None:
+    """Raise if NumPy would have a number in place of a tensor, of which its `fill` and `flat` write to a copy."""
+    if is_number(t):
+        raise errors.LostWriteError(
+            f"{asked} would write to {describe(t)} that is a number, the result of an operation, and numbers do not "
+            "change, as NumPy's; give the name another value, as t = tensor(v)"
+        )
 
 
 class Flat:
@@ -203,10 +214,14 @@ class Flat:
     def __setitem__(self, index: Any, value: Any) -> None:
         """Write values, from the first again where there are too few, as NumPy does."""
         t = self._tensor
-        places = np.unravel_index(np.arange(t.size)[normalized(index)], t.shape)
+        _check_no_number(t, "x.flat[i] = v")
+        picked = np.arange(t.size)[normalized(index)]
         value = shape.ravel(convert.lift(value))
-        count = places[0].size if places else 1
-        t[places] = shape.reshape(value[np.arange(count) % value.shape[0]], np.shape(places[0]) if places else ())
+        value = shape.reshape(value[np.arange(picked.size) % value.shape[0]], picked.shape)
+        if t.ndim:
+            t[np.unravel_index(picked, t.shape)] = value
+        elif picked.size:
+            t[()] = shape.ravel(value)[-1]
 
 
 def _flat(self: Tensor) -> Flat:

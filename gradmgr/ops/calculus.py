@@ -481,6 +481,12 @@ def _pair(a: Any, v: Any, mode: Any, name: str) -> tuple[Any, Any]:
             raise ValueError(f"{name}: object too deep for desired array: {side} has shape {t.shape}, not one axis")
         if t.shape[0] == 0:
             raise ValueError(f"{name}: {side} cannot be empty")
+    if a.dtype != v.dtype and "V" in (
+        a.dtype.kind,
+        v.dtype.kind,
+    ):  # with bfloat16 NumPy would compute in Python objects
+        dtype = np.multiply.resolve_dtypes((a.dtype, v.dtype, None))[-1]
+        a, v = cast_to(a, dtype), cast_to(v, dtype)
     return as_tensor(a), v
 
 

@@ -11,10 +11,10 @@ import numpy as np
 
 from gradmgr import errors
 from gradmgr._arrays import libraries
+from gradmgr._arrays.listening import computed
 from gradmgr._engine.conversion import tracking
 from gradmgr._engine.mutation import as_type, copied
-from gradmgr._arrays.listening import computed
-from gradmgr._engine.tensor import Tensor, describe, is_number, raw, variable, created
+from gradmgr._engine.tensor import Tensor, created, describe, is_number, raw, variable
 from gradmgr.ops.arithmetic import absolute, exp, floor, log, power
 from gradmgr.ops.constant import holds_numbers, with_metadata_of
 from gradmgr.ops.convert import astype, from_nested, holds_tensor, laid_out, lift, read_order, to

@@ -19,7 +19,7 @@ from gradmgr._engine.mutation import as_type
 from gradmgr._engine.op import Function
 from gradmgr._engine.tensor import raw
 from gradmgr.ops import arithmetic
-from gradmgr.ops.arithmetic import FEW, at_the_end, count_nonzero, is_captured_block, log
+from gradmgr.ops.arithmetic import at_the_end, is_captured_block, log
 from gradmgr.ops.special_kernels import loop_dtype, narrow_dtype, numpy_kernel, quiet, to_double
 from gradmgr.ops.where import choose, where_kernel
 
@@ -44,29 +44,20 @@ def _log_expit_kernel(x: Any) -> Any:
     return np.minimum(x, 0) - np.log1p(np.exp(-np.abs(x)))
 
 
-def _expit_rule(g: Any, x: Any, out: Any) -> Any:
-    """Compute g (out - out^2), in the memory of the first temporary where that is a plain array."""
-    if g.__class__ is out.__class__ is np.ndarray:
-        few = out.size <= FEW
-        if few or ((out.dtype is libraries.F4 or out.dtype is libraries.F8) and out.item(out.argmax()) < 1):
-            s = np.multiply(out, out)
-            if s.__class__ is np.ndarray:
-                d = np.multiply(np.subtract(out, s, s), g, s)
-                if not few or count_nonzero(d) == d.size:
-                    return d
-    return _expit_rule_with_end(g, x, out)
-
-
 @libraries.captured_as_one(unless=is_captured_block)
-def _expit_rule_with_end(g: Any, x: Any, out: Any) -> Any:
+def _expit_rule(g: Any, x: Any, out: Any) -> Any:
     x = x if not hasattr(x, "dtype") or x.dtype == out.dtype else as_type(x, out.dtype)
     return at_the_end(raw(out) == 1, (out - out * out) * g, g, x, lambda x: arithmetic.exp(-x))
 
 
+# g (out - out^2), mostly without a call of Python's.
 expit = elementwise(
     "expit",
     numpy_kernel("expit", "dfg", _expit_kernel),
-    _expit_rule,
+    "multiply(subtract(out, s, s), g, s) if out.__class__ is g.__class__ is ndarray and "
+    "(out.dtype is F4 or out.dtype is F8) and out.size and out.item(out.argmax()) < 1 and "
+    "(s := multiply(out, out)).__class__ is ndarray else expit_rule(g, x, out)",
+    names={"expit_rule": _expit_rule},
 )
 logit = elementwise(
     "logit",

@@ -32,8 +32,7 @@ from gradmgr._engine import write_lock
 from gradmgr._engine.context import current, recorders
 from gradmgr._engine.mutation import calls_to_step
 from gradmgr._engine.row_sparse import RowSparse, stored_rows
-from gradmgr._engine.tensor import Tensor, describe, bare
-from gradmgr._replay.late_products import LateProduct
+from gradmgr._engine.tensor import Tensor, bare, describe
 from gradmgr.ops.convert import wide_dtype
 from gradmgr.optim._numbers import Number, is_used, number
 from gradmgr.optim._updates import machine_update
@@ -81,7 +80,7 @@ class Plan:
     """How an algorithm updates a block, for fixed options of a group."""
 
     __slots__ = (
-        *("by_step", "compute", "constants", "counts_step", "decays", "is_descent", "kernel", "kind", "maximize"),
+        *("by_step", "compute", "constants", "counts_step", "decays", "kernel", "kind", "maximize"),
         *("rows", "shrinks", "source"),
     )
 
@@ -105,8 +104,6 @@ class Plan:
         self.maximize = maximize
         # Which calls are made, whatever the constants: two plans that differ by the `lr` alone have the same kind.
         self.kind = self.compute, self.shrinks, bool(maximize), self.decays
-        # Whether a multiple of the gradient is subtracted, by the first constant of the algorithm, and nothing else.
-        self.is_descent = self.kernel == "sgd" and self.kind[1:] == (False, False, False)
         self.by_step = by_step  # returns the further constants of the step with this number
         self.rows = rows
         self.counts_step = counts_step  # whether steps are counted; not needed without state
@@ -429,11 +426,6 @@ class Chunk:
 
     # ------------------------------------------------------------ before the step
 
-    @property
-    def takes_products(self) -> bool:
-        """Whether a step of a replay may be given a LateProduct in place of the gradient."""
-        return not self._packed and self.xp is np and self.dtype == np.float32
-
     def fits(self) -> bool:
         """Tell whether the parameters still have the dtype and device that the chunk was made for.
 
@@ -701,11 +693,7 @@ class Chunk:
             self._constants_of(run)
         t._rec = None
         (g,) = self.pick(given)
-        if g.__class__ is LateProduct:
-            if not (plan.is_descent and self._constants[2]):  # 0 times what is not finite is NaN
-                return False
-            calls.append((g.subtract, a, self._constants[2]))
-        elif kernel is None:
+        if kernel is None:
             calls.append((update, a, *self._states(), g))
         else:
             calls.append((update, g, a, *self._states(), size, plan.native_flags(), *self._constants))

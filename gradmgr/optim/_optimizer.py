@@ -20,10 +20,9 @@ from gradmgr._engine.context import current, recorders
 from gradmgr._engine.gradients import clear
 from gradmgr._engine.mutation import calls_to_forget
 from gradmgr._engine.row_sparse import stored_rows
-from gradmgr._engine.tensor import Tensor, describe, bare, wrap
+from gradmgr._engine.tensor import Tensor, bare, describe, wrap
 from gradmgr._engine.turn_lock import new_turn_lock
 from gradmgr._engine.views import check_kept
-from gradmgr._replay.late_products import LateProduct
 from gradmgr.optim._chunks import Array, Chunk, Plan, Run, Scratch, is_packable
 from gradmgr.optim._numbers import Number, in_double, plain, tensors_in
 from gradmgr.optim._recorded import check_has_no_tangent, gradients_of, open_recorders, recorded_step
@@ -397,17 +396,7 @@ class Optimizer:
             call_whole(self._take_turn, changes=params)
             return
         capture.see(self, _groups_of, "the parameters of an optimiser")
-        update = self._take_turn_by
-        capture.call_update(self._take_turn, params, update, grads, "step of an optimiser", type(self)._takes_products)
-
-    def _takes_products(self) -> list[int]:
-        """Return the numbers of the parameters from which a step only subtracts a multiple of the gradient."""
-        numbers = {id(p): k for k, p in enumerate(self._params())}
-        found = []
-        for chunks, plans in zip(self._chunks, self._plans, strict=True):
-            if chunks is not None and plans is not None and plans.later.is_descent:
-                found += [numbers[id(chunk.params[0])] for chunk in chunks if chunk.takes_products]
-        return found
+        capture.call_update(self._take_turn, params, self._take_turn_by, grads, "step of an optimiser")
 
     def _take_turn_by(self, begun: list[bool], machine: Any, grads: tuple[Array, ...], is_plain: bool) -> None:
         """Take a step in a replay: note in `begun` that it is taken, together with what it changes.
@@ -415,7 +404,7 @@ class Optimizer:
         Args:
             begun: see `TensorCapture.call_update`.
             machine: likewise.
-            grads: the array of each parameter's gradient, or a LateProduct; None for no gradient.
+            grads: the array of each parameter's gradient; None for no gradient.
             is_plain: whether there are all, as arrays that a machine takes.
         """
         is_plain = is_plain and machine is not None
@@ -425,7 +414,6 @@ class Optimizer:
                 calls.append((setattr, self, "_step_count", self._step_count + 1))
                 run_atomically(calls)
             else:
-                grads = tuple([g.array() if g.__class__ is LateProduct else g for g in grads])
                 self._take_step(grads, machine if is_plain else None, [(begun.append, True)])
 
     def _add_quick_calls(self, calls: list[Call], grads: tuple[Array, ...], machine: Any) -> bool:

@@ -173,9 +173,8 @@ class Collector(Interceptor):
         return inputs
 
     def after_op(self, op: Any, inputs: tuple[Any, ...], params: tuple[Any, ...], result: Any) -> None:
-        caller = sys._getframe(1)
-        code, node = self._op_by_frame.get(id(caller), (None, None))
-        if node is None or code is not caller.f_code or node.end is not None:
+        node = self._op_of_frame(sys._getframe(1))
+        if node is None or node.end is not None:
             return  # it began before this collector was started
         self.node_ended(node)
         if node.caller is not None:
@@ -314,7 +313,7 @@ class _RecordingObserver(Observer):
             collector.op_recorded(e)
         return e
 
-    def backward_started(self, tape: Any) -> None:
+    def backward_started(self, tape: Any, grads: dict[Any, Any]) -> None:
         collector = self._collector()
         if collector is not None and collector.open:
             collector.backward_started(tape)

@@ -230,8 +230,8 @@ class FunctionEvent(_Timed):
         children = self.cpu_children
         self.cpu_time_total = self.time_range.elapsed_us()
         self.self_cpu_time_total = self.cpu_time_total - _covered_time(self.time_range, children)
-        if self.scope == 1 and any(child.scope == 0 for child in children):
-            # A vjp has the operations of its rule as children, which have these numbers.
+        if any(child.scope == 0 for child in children):
+            # A vjp has the operations of its rule as children, a Function those of its forward: these have the numbers.
             self.flops = self.self_cpu_memory_usage = self.self_device_memory_usage = 0
         self.cpu_memory_usage = self.self_cpu_memory_usage + sum(child.cpu_memory_usage for child in children)
         self.device_memory_usage = self.self_device_memory_usage + sum(c.device_memory_usage for c in children)

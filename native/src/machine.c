@@ -345,11 +345,12 @@ typedef struct {
     void (*set_threads)(int);           /* omp_set_num_threads, which is for the calling thread */
 } library;
 
-/* Call the library's product of stacks of matrices, as NumPy's loop of matmul for float32, where rows or columns of the
- * factors, and rows of the product, are contiguous: target = alpha * product + beta * target. On this thread alone: a
- * process in which OpenMP has started threads must not fork. */
-static int multiply_by(const library *of, char *const *data, const word *dims, const word *strides, float alpha, float beta)
+/* The library's product of stacks of matrices, as NumPy's loop of matmul for float32, where rows or columns of the
+ * factors, and rows of the product, are contiguous. The context is the library. If the auxdata is 1, the products are
+ * added to what the target holds. On this thread alone: a process in which OpenMP has started threads must not fork. */
+LOOP_HEAD(product_f4)
 {
+    const library *of = (const library *)context;
     const word n = dims[1], k = dims[2], m = dims[3], item = sizeof(float);
     const char first = strides[4] == item ? 'N' : 'T', second = strides[6] == item ? 'N' : 'T';
     const word a_step = (first == 'N' ? strides[3] : strides[4]) / item;
@@ -359,40 +360,12 @@ static int multiply_by(const library *of, char *const *data, const word *dims, c
     if (threads != 1)
         of->set_threads(1);
     for (word j = 0; j < dims[0]; j++)
-        failed |= of->multiply(first, second, n, m, k, alpha, (const float *)(data[0] + j * strides[0]), a_step,
-                               (const float *)(data[1] + j * strides[1]), b_step, beta,
+        failed |= of->multiply(first, second, n, m, k, 1.0f, (const float *)(data[0] + j * strides[0]), a_step,
+                               (const float *)(data[1] + j * strides[1]), b_step, auxdata ? 1.0f : 0.0f,
                                (float *)(data[2] + j * strides[2]), strides[7] / item);
     if (threads != 1)
         of->set_threads(threads);
     return failed;
-}
-
-/* As NumPy's loop of matmul. The context is the library. If the auxdata is 1, the products are added to what the target
- * holds. */
-LOOP_HEAD(product_f4)
-{
-    return multiply_by(context, data, dims, strides, 1.0f, auxdata ? 1.0f : 0.0f);
-}
-
-/* Subtract a product of two matrices, times a number, from what the target holds. Operands: the factors, the number, the
- * target; strides are those of a product, as the number has none. It cannot fail, as the change may be one of many: if
- * the library finds no memory, the sums are computed one by one. */
-LOOP_HEAD(descend_f4)
-{
-    const float rate = *(const float *)data[2];
-    char *const operands[] = {data[0], data[1], data[3]};
-    (void)auxdata;
-    if (!multiply_by(context, operands, dims, strides, -rate, 1.0f))
-        return 0;
-    for (word i = 0; i < dims[1]; i++)
-        for (word j = 0; j < dims[3]; j++) {
-            const char *a = data[0] + i * strides[3], *b = data[1] + j * strides[6];
-            float *target = (float *)(data[3] + i * strides[7] + j * strides[8]), sum = 0;
-            for (word p = 0; p < dims[2]; p++, a += strides[4], b += strides[5])
-                sum += *(const float *)a * *(const float *)b;
-            *target -= rate * sum;
-        }
-    return 0;
 }
 
 /* Operands: found, expected, what bounds their difference but for a factor, whose bits are the context. Where the bound

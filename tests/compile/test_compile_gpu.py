@@ -1,13 +1,8 @@
-"""gradmgr.compile on a GPU's arrays, those of the guard: a replay leaves every bit that the eager step leaves.
-
-The guard's streams refuse, while they capture, what CuPy's refuse, and more: products, reads, copies from the host,
-and memory of the pool that others use. What a graph makes is rubbish until it is launched.
-"""
+"""gradmgr.compile on a GPU's arrays, those of the guard: a replay leaves every bit that the eager step leaves."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -25,15 +20,9 @@ import gradmgr
 import gradmgr.numpy as gnp
 from gradmgr import optim, special, tensor
 from gradmgr._arrays.gpu import Regions, checksum_of, have_same_bits
-from gradmgr._compile.compiled import Compiled
 from gradmgr._compile.program import Program
-from gradmgr._replay.graph_replay import is_dense
 
 MODULES_OF_PROGRAMS = compiled_training, compiled_functions  # each enters its own into PROGRAMS
-
-with_graphs = partial(gradmgr.compile, graph=True)
-LEVELS = {"plain": gradmgr.compile, "graph": with_graphs}
-levels = pytest.mark.parametrize("compiled", LEVELS.values(), ids=LEVELS)
 
 # Each op is replayed in test_captured_gpu_samples, each program on NumPy's arrays in test_compile; here, a third.
 SOME_PROGRAMS = [name if k % 3 == 0 else pytest.param(name, marks=pytest.mark.slow) for k, name in enumerate(PROGRAMS)]
@@ -47,30 +36,27 @@ pytestmark = [
 @pytest.mark.parametrize("name", SOME_PROGRAMS)
 def test_compiled_equals_eager_bit_for_bit(name: str, cupy: ModuleType) -> None:
     expected = outcome(cupy, PROGRAMS[name])
-    for compiled in LEVELS.values():
-        found = outcome(cupy, PROGRAMS[name], compiled)
-        if isinstance(expected, type):  # it mixes host memory and a GPU's, or needs what CuPy lacks
-            assert found is expected
-        else:
-            assert first_difference(found, expected) == ""
+    found = outcome(cupy, PROGRAMS[name], gradmgr.compile)
+    if isinstance(expected, type):  # it mixes host memory and a GPU's, or needs what CuPy lacks
+        assert found is expected
+    else:
+        assert first_difference(found, expected) == ""
 
 
-def test_most_programs_are_replayed_and_many_by_graphs(cupy: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_most_programs_are_replayed(cupy: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else the test above would compare eager steps with one another."""
-    levels: list[bool] = []
+    faults: list[str | None] = []
     verify = Program.verify
 
     def noted(self: Program, *args: Any) -> Any:
-        fault = verify(self, *args)
-        levels.append(self.has_graphs())
-        return fault
+        faults.append(verify(self, *args))
+        return faults[-1]
 
     monkeypatch.setattr(Program, "verify", noted)
     chosen = [name for name in PROGRAMS if name.startswith(("train ", "layer: "))]
     for name in chosen:
-        outcome(cupy, PROGRAMS[name], with_graphs)
-    assert len(levels) >= 0.9 * len(chosen)  # some mix host memory and a GPU's, which is an error
-    assert sum(levels) >= 0.8 * len(chosen)
+        outcome(cupy, PROGRAMS[name], gradmgr.compile)
+    assert faults.count(None) >= 0.9 * len(chosen)  # some mix host memory and a GPU's, which is an error
 
 
 # ---------------------------------------------------------------- a step by hand
@@ -92,9 +78,8 @@ def eager(step: Any) -> Any:
     return step
 
 
-@levels
-def test_a_replay_does_not_wait_for_the_gpu(compiled: Any) -> None:
-    found, step, waits = trained(compiled)
+def test_a_replay_does_not_wait_for_the_gpu() -> None:
+    found, step, waits = trained(gradmgr.compile)
     assert found == trained(eager)[0]
     assert waits[2:] == [0, 0, 0, 0]
     assert guard.ndarray.copies_to_host == 0
@@ -103,57 +88,14 @@ def test_a_replay_does_not_wait_for_the_gpu(compiled: Any) -> None:
 
 def test_explain_tells_who_makes_the_calls() -> None:
     assert "\n    Python makes the calls, on a GPU; 0 bytes in buffers" in trained(gradmgr.compile)[1].explain()
-    text = trained(with_graphs)[1].explain()
-    assert " CUDA graphs, and Python makes the calls between; " in text
-
-    @with_graphs
-    def double(x: Any) -> Any:
-        return x * 2
-
-    for _ in range(3):
-        double(guard.cupy.asarray(wave(3)))
-    assert "on a GPU; there are no graphs: fewer than 3 calls in a row can be recorded" in double.explain()
 
 
-def test_products_are_made_between_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
-    launches: list[str] = []
-    launch, matmul = guard.Graph.launch, guard._module.matmul
-
-    def noting(name: str, call: Any) -> Any:
-        return lambda *args, **keywords: (launches.append(name), call(*args, **keywords))[1]
-
-    _, step, _ = trained(with_graphs)
-    monkeypatch.setattr(guard.Graph, "launch", noting("graph", launch))
-    monkeypatch.setattr(guard.cupy, "matmul", noting("product", matmul))
-    x, y = (guard.cupy.asarray(wave(*shape, dtype="float32")) for shape in ((5, 3), (5, 1)))
-    step(x, y)
-    assert launches.count("product") == 5  # two forward, and the derivatives by w, v and the layer between
-    assert launches.count("graph") >= 2
-    assert launches[0] == "product"
-    assert "graph" in launches[1:3]
-
-
-def test_what_is_returned_is_no_memory_of_a_graph() -> None:
-    @with_graphs
-    def step(x: Any) -> Any:
-        y = gnp.tanh(x * 2) + 1
-        return y, y.T, y[1:]
-
-    kept = [step(tensor(guard.cupy.asarray(wave(3, 4, at=k)))) for k in range(6)]
-    for k, found in enumerate(kept):
-        y = np.tanh(wave(3, 4, at=k) * 2) + 1
-        for one, other in zip(found, (y, y.T, y[1:]), strict=True):
-            assert host(one).tobytes() == np.array(other).tobytes()
-            assert host(one).strides == other.strides
-    assert "CUDA graph" in step.explain()
-
-
-def test_a_guard_that_fails_leaves_the_graphs_ready() -> None:
+def test_each_way_that_a_value_on_a_gpu_decides_is_replayed() -> None:
     def step(x: Any) -> Any:
         y = gnp.tanh(x * 2) + 1
         return y * 3 - 1 if gnp.sum(y) > 3 else y / 3 + 1
 
-    compiled = with_graphs(step)
+    compiled = gradmgr.compile(step)
     with runs_of(step) as runs:
         for k in range(14):
             x = np.full(4, 1.0 if k % 3 else -1.0)
@@ -161,61 +103,6 @@ def test_a_guard_that_fails_leaves_the_graphs_ready() -> None:
             expected = y * 3 - 1 if np.sum(y) > 3 else y / 3 + 1
             assert host(compiled(tensor(guard.cupy.asarray(x)))).tobytes() == expected.tobytes()
     assert runs[0] <= 8
-    arenas = [program._replay.__globals__["arenas"] for v in compiled._variants.values() for program in v.programs]
-    assert [len(each) for each in arenas] == [1, 1]
-
-
-# ---------------------------------------------------------------- errors
-
-
-def failing(monkeypatch: pytest.MonkeyPatch, kind: Any, name: str, when: Callable[[int], bool]) -> list[int]:
-    """Have a method fail in some of its calls; return how many there were."""
-    calls, method = [0], getattr(kind, name)
-
-    def call(*args: Any, **keywords: Any) -> Any:
-        calls[0] += 1
-        if when(calls[0]):
-            raise RuntimeError("cudaErrorUnknown: unknown error")
-        return method(*args, **keywords)
-
-    monkeypatch.setattr(kind, name, call)
-    return calls
-
-
-@pytest.mark.parametrize("k", range(1, 5))
-def test_an_error_in_a_launch_changes_nothing(k: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    expected = trained(eager)[0]
-    with monkeypatch.context() as patch:
-        first = failing(patch, guard.Graph, "launch", lambda n: False)
-        trained(with_graphs, calls=2)
-    calls = failing(monkeypatch, guard.Graph, "launch", lambda n: n > first[0] and n % 5 == k)
-    assert trained(with_graphs)[0] == expected
-    assert calls[0] > first[0] + 5
-
-
-@pytest.mark.parametrize("name", ["begin_capture", "end_capture"])
-def test_where_nothing_can_be_recorded_python_makes_the_calls(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    failing(monkeypatch, guard.Stream, name, lambda n: True)
-    found, step, _ = trained(with_graphs)
-    assert found == trained(eager)[0]
-    assert "there are no graphs: RuntimeError: cudaErrorUnknown: unknown error" in step.explain()
-    assert guard._streams == [guard.Stream.null]
-    assert guard._allocators == []
-
-
-@pytest.mark.parametrize("left_out", range(8))
-def test_graphs_that_compute_something_else_are_not_used(left_out: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    def launch(self: Any, stream: Any = None) -> None:
-        for k, each in enumerate(self._recorded):
-            if k != left_out:
-                each.run()
-
-    monkeypatch.setattr(guard.Graph, "launch", launch)
-    found, step, _ = trained(with_graphs)
-    assert found == trained(eager)[0]
-    text = step.explain()
-    assert ("they compute something else" in text) or "CUDA graph" in text  # of graphs without so many calls
-    assert left_out or "they compute something else" in text
 
 
 def test_an_array_of_a_gpu_that_is_read_by_name_is_not_replayed() -> None:
@@ -231,23 +118,21 @@ def test_an_array_of_a_gpu_that_is_read_by_name_is_not_replayed() -> None:
             assert host(step(x)).tobytes() == (wave(3, at=k) * wave(3)).tobytes()
 
 
-@levels
 @pytest.mark.parametrize("transform", [lambda f: f, gradmgr.vmap], ids=["alone", "vmap"])
-def test_arrays_of_the_host_beside_cupy_are_not_given_to_it(compiled: Any, transform: Any) -> None:
-    step = compiled(transform(special.digamma))
+def test_arrays_of_the_host_beside_cupy_are_not_given_to_it(transform: Any) -> None:
+    step = gradmgr.compile(transform(special.digamma))
     for k in range(4):
         x = wave(2, 3, at=k) ** 2 + 1
         assert step(tensor(x)).numpy().tobytes() == special.digamma(x).tobytes()
     assert ": 1 variant" in step.explain()
 
 
-@levels
-def test_a_function_may_move_between_the_host_and_a_gpu(compiled: Any) -> None:
+def test_a_function_may_move_between_the_host_and_a_gpu() -> None:
     def step(x: Any, y: Any) -> Any:
         on_host = gnp.tanh(x * 2 + 1).to("cpu") * y
         return on_host, gnp.exp(on_host.to("cuda:0") * 2 + 1) - 1
 
-    made = compiled(step)
+    made = gradmgr.compile(step)
     for k in range(5):
         x, y = wave(3, at=k), wave(3, at=2 * k)
         first, second = made(tensor(guard.cupy.asarray(x)), tensor(y))
@@ -268,53 +153,7 @@ def test_an_array_that_the_function_makes_is_not_replayed() -> None:
             assert host(step(x)).tobytes() == (wave(3, at=k) * wave(3)).tobytes()
 
 
-# ---------------------------------------------------------------- streams, devices and threads
-
-
-def program_of(step: Compiled) -> Any:
-    (variants,) = step._variants.values()
-    (program,) = variants.programs
-    return program
-
-
-def test_replays_on_different_streams_come_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    waited: list[Any] = []
-    monkeypatch.setattr(guard.Stream, "waited", waited)
-    _, step, _ = trained(with_graphs)
-    given = [guard.cupy.asarray(wave(*shape, dtype="float32")) for shape in ((5, 3), (5, 1))]
-    other = guard.Stream(non_blocking=True)
-    waited.clear()
-    step(*given)
-    assert waited == []
-    with other:
-        step(*given)
-        step(*given)
-    assert [stream for stream, _ in waited] == [other]
-    step(*given)
-    assert [stream for stream, _ in waited] == [other, guard.Stream.null]
-
-
-def test_while_the_program_records_its_own_stream_no_graph_is_launched(monkeypatch: pytest.MonkeyPatch) -> None:
-    _, step, _ = trained(with_graphs)
-    before = guard.Graph.launches
-    monkeypatch.setattr(guard.Stream, "is_capturing", lambda self: True)
-    step(*[guard.cupy.asarray(wave(*shape, dtype="float32")) for shape in ((5, 3), (5, 1))])
-    assert guard.Graph.launches == before
-
-
-def test_a_further_arena_is_recorded_where_the_first_is_in_use() -> None:
-    @with_graphs
-    def step(x: Any) -> Any:
-        return gnp.tanh(x * 2) + 1
-
-    for k in range(3):
-        step(tensor(guard.cupy.asarray(wave(3, at=k))))
-    arenas = program_of(step)._replay.__globals__["arenas"]
-    taken = arenas.pop()
-    x = tensor(guard.cupy.asarray(wave(3, at=9)))
-    assert host(step(x)).tobytes() == (np.tanh(wave(3, at=9) * 2) + 1).tobytes()
-    assert len(arenas) == 1
-    assert arenas[0] is not taken
+# ---------------------------------------------------------------- devices
 
 
 def test_another_gpu_is_another_variant(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -384,12 +223,3 @@ def test_arrays_are_compared_where_they_are(dtype: str) -> None:
     assert not have_same_bits(one, changed)
     assert checksum_of(one) != checksum_of(changed)
     assert guard.ndarray.copies_to_host == 0
-
-
-def test_which_layouts_are_without_gaps() -> None:
-    def layout(a: np.ndarray) -> Any:
-        return SimpleNamespace(shape=a.shape, strides=a.strides, dtype=a.dtype)
-
-    a = wave(3, 4, 5)
-    assert all(map(is_dense, map(layout, (a, a.T, a.swapaxes(0, 1), a[:1], a[..., None]))))
-    assert not any(map(is_dense, map(layout, (a[:, 1:], a[::-1], np.broadcast_to(a, (2, 3, 4, 5)), a[..., ::2]))))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import itertools
 import warnings
@@ -264,7 +263,7 @@ def weights_bound(xs: Array, gs: Array) -> list[Array]:
 
 def test_a_sum_over_steps_is_one_product() -> None:
     counts = check(weights, float32(12, 8, 33), float32(12, 8, 64, seed=1), bound=weights_bound)
-    assert counts in ((12, 12, 0, 12, 1, 0, 0), (12, 0, 0, 12, 1, 0, 0))
+    assert counts in ((12, 12, 0, 12, 1, 0), (12, 0, 0, 12, 1, 0))
 
 
 def test_factors_are_placed_one_after_the_other() -> None:
@@ -575,167 +574,6 @@ def test_processors_that_have_not_been_measured_compute_by_numpy(monkeypatch: py
     assert MACHINE is not None
     monkeypatch.setattr(products, "_vendor", lambda: "CentaurHauls")
     assert find_products(MACHINE) == (None, "oneDNN's products have not been measured on this processor")
-
-
-# ---------------------------------------------------------------- products that an optimiser subtracts
-
-
-class Descending:
-    """Layers whose weights are too large to share a buffer, trained by SGD.
-
-    Args:
-        transform: of the step.
-        change: made to the optimiser after some steps.
-    """
-
-    def __init__(self, transform: Callable[[Any], Any], change: Callable[[Any], Any] = lambda t: None) -> None:
-        rng = np.random.default_rng(0)
-        self.model = nn.Sequential(nn.Linear(192, 192, rng=rng), nn.Tanh(), nn.Linear(192, 180, rng=rng)).float()
-        self.weights = [self.model[0].weight, self.model[2].weight]
-        self.optimizer = optim.SGD(self.model.parameters(), lr=0.1)
-        self.gm = GradManager().attach(self.model.parameters())
-        self.held: list[Any] = []
-        self.change, self.step = change, transform(self._step)
-
-    def _step(self, x: Any) -> Any:
-        with self.gm:
-            loss = gnp.mean(self.model(x) ** 2)
-            self.gm.backward(loss)
-        self.optimizer.step()
-        self.optimizer.zero_grad()
-        return loss
-
-    def run(self) -> list[Array]:
-        losses = []
-        for k in range(8):
-            losses.append(self.step(float32(40, 192, seed=k)).numpy())
-            if k == 4:
-                self.change(self)
-        return [*losses, *[p.numpy() for p in self.model.parameters()], *[a.copy() for a in self.held]]
-
-
-def _hold(t: Descending) -> None:
-    t.held = [t.weights[0].numpy(), t.weights[1].detach().numpy()]
-
-
-def _let_a_gradient_be_infinite(t: Descending) -> None:
-    t.weights[1][0, 0] = np.inf
-    t.optimizer.param_groups[0]["lr"] = 0.0
-
-
-CHANGES: dict[str, Callable[[Descending], Any]] = {
-    "nothing": lambda t: None,
-    "the rate": lambda t: t.optimizer.param_groups[0].update(lr=0.03),
-    "a rate of 0": _let_a_gradient_be_infinite,
-    "momentum": lambda t: t.optimizer.param_groups[0].update(momentum=0.9),
-    "weight decay": lambda t: t.optimizer.param_groups[0].update(weight_decay=0.1),
-    "the sign": lambda t: t.optimizer.param_groups[0].update(maximize=True),
-    "who holds a weight": _hold,
-    "another group": lambda t: t.optimizer.add_param_group({"params": [gradmgr.tensor([1.0])]}),
-}
-
-
-@pytest.mark.parametrize("name", CHANGES)
-def test_an_optimiser_subtracts_products_from_parameters(name: str) -> None:
-    eager = Descending(lambda step: step, CHANGES[name]).run()
-    compiled = Descending(gradmgr.compile, CHANGES[name])
-    for one, other in zip(compiled.run(), eager, strict=True):
-        most = 256 * ROUNDING * np.abs(other[np.isfinite(other)]).max(initial=0)
-        assert ((np.abs(one - other) <= most) | (one == other) | (np.isnan(one) & np.isnan(other))).all()
-    assert "2 of them subtracted from parameters at once" in compiled.step.explain()
-    assert not any(w.grad is not None for w in compiled.weights)
-
-
-class Keeping(Descending):
-    """Gradients stay."""
-
-    def _step(self, x: Any) -> Any:
-        self.optimizer.zero_grad()
-        with self.gm:
-            loss = gnp.mean(self.model(x) ** 2)
-            self.gm.backward(loss)
-        self.optimizer.step()
-        return loss
-
-
-class Clipping(Descending):
-    """Gradients are read before the step."""
-
-    def _step(self, x: Any) -> Any:
-        with self.gm:
-            loss = gnp.mean(self.model(x) ** 2)
-            self.gm.backward(loss)
-        optim.clip_grad_norm_(self.model.parameters(), 0.1)
-        self.optimizer.step()
-        self.optimizer.zero_grad()
-        return loss
-
-
-class Returning(Descending):
-    """Gradients are results."""
-
-    def _step(self, x: Any) -> Any:
-        with self.gm:
-            loss = gnp.mean(self.model(x) ** 2)
-            self.gm.backward(loss)
-        loss = loss + gnp.sum(self.weights[0].grad) * 0 + gnp.sum(self.weights[1].grad) * 0
-        self.optimizer.step()
-        self.optimizer.zero_grad()
-        return loss
-
-
-class Twice(Descending):
-    """Two backward passes add up."""
-
-    def _step(self, x: Any) -> Any:
-        for part in (x, x * 2):
-            with self.gm:
-                loss = gnp.mean(self.model(part) ** 2)
-                self.gm.backward(loss)
-        self.optimizer.step()
-        self.optimizer.zero_grad()
-        return loss
-
-
-class WithMomentum(Descending):
-    """What is subtracted is not the gradient."""
-
-    def __init__(self, transform: Callable[[Any], Any]) -> None:
-        super().__init__(transform)
-        self.optimizer = optim.SGD(self.model.parameters(), lr=0.1, momentum=0.9)
-
-
-@pytest.mark.parametrize("made", [Keeping, Clipping, Returning, Twice, WithMomentum])
-def test_gradients_that_something_else_reads_are_computed(made: Any) -> None:
-    eager, compiled = made(lambda step: step), made(gradmgr.compile)
-    for one, other in zip(compiled.run(), eager.run(), strict=True):
-        assert np.abs(one - other).max() <= 256 * ROUNDING * np.abs(other).max()
-    for one, other in zip(compiled.weights, eager.weights, strict=True):
-        assert (one.grad is None) == (other.grad is None)
-        if other.grad is not None:
-            bound = 256 * ROUNDING * np.abs(other.grad.numpy()).max()
-            assert np.abs(one.grad.numpy() - other.grad.numpy()).max() <= bound
-    assert "fused, in" in compiled.step.explain()
-    assert "subtracted from parameters" not in compiled.step.explain()
-
-
-@pytest.mark.parametrize("fails", [False, True])
-def test_the_loop_that_subtracts_a_product(fails: bool) -> None:
-    """Without memory for oneDNN it adds up one by one."""
-    assert FOUND is not None
-    library = products._Called.from_buffer_copy(FOUND.called)
-    refuse = ctypes.CFUNCTYPE(ctypes.c_int)(lambda: 1)
-    if fails:
-        library.multiply = ctypes.cast(refuse, ctypes.c_void_p).value
-    loop = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_void_p] * 5)(FOUND.descend)
-    for a, b in ((float32(30, 5).T, float32(30, 7, seed=1)), (float32(5, 30), float32(7, 30, seed=1).T)):
-        target, rate = float32(5, 7, seed=2), np.array(0.3, np.float32)
-        expected = target - np.float32(0.3) * (a @ b)
-        operands = [each.ctypes.data for each in (a, b, rate, target)]
-        given = [operands, [1, 5, 30, 7], [0, 0, 0, *a.strides, *b.strides, *target.strides]]
-        words = [np.array(numbers, np.int64) for numbers in given]
-        assert loop(ctypes.addressof(library), *[each.ctypes.data for each in words], None) == 0
-        assert (np.abs(target - expected) <= bound_of(a, b) + 2 * ROUNDING * np.abs(expected)).all()
 
 
 # ---------------------------------------------------------------- what is wrong is found

@@ -122,6 +122,45 @@ def test_other_names_of_a_number_are_what_they_are_in_numpy(source: str, mode: s
                 assert t.dtype == np.asarray(e).dtype, symbol
 
 
+def fill_flat(number: Any) -> None:
+    number.flat = 9
+
+
+# What a number has of an array's ways to write; NumPy's writes to a copy.
+WRITES: dict[str, Callable[[Any], Any]] = {
+    "fill": lambda number: number.fill(9),
+    "flat[0] =": lambda number: number.flat.__setitem__(0, 9),
+    "flat[:] =": lambda number: number.flat.__setitem__(slice(None), 9),
+    "flat =": fill_flat,
+}
+
+
+@pytest.mark.parametrize("recording", [False, True])
+@pytest.mark.parametrize("write", WRITES)
+@pytest.mark.parametrize("source", SOURCES)
+def test_a_write_to_a_number_leaves_it_or_raises(source: str, write: str, recording: bool) -> None:
+    def program(xp: Any, x: Any) -> list[Any]:
+        number = alias = SOURCES[source](xp, x)
+        WRITES[write](number)
+        return [number, alias, x]
+
+    try:
+        expected = program(np, values("+="))
+    except (AttributeError, TypeError, ValueError):  # numpy.count_nonzero returns an int
+        expected = None
+    x = tensor(values("+="))
+    with GradManager().attach(x) if recording else no_grad():
+        number = SOURCES[source](gnp, x)
+        before = number.item()
+        try:
+            WRITES[write](number)
+        except errors.LostWriteError:
+            assert number.item() == before
+        else:
+            assert expected is not None
+            assert [number.item(), x.tolist()] == [expected[0].item(), expected[2].tolist()]
+
+
 @pytest.mark.parametrize("recording", [False, True])
 def test_a_running_sum_keeps_each_of_its_values(recording: bool) -> None:
     x = tensor([1.0, 2.0, 3.0])

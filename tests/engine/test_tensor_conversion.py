@@ -582,15 +582,6 @@ def test_deepcopy_keeps_one_tensor_one():
     assert a is not t
 
 
-def test_deepcopy_is_not_recorded():
-    x = tensor([1.0])
-    gm = GradManager().attach(x)
-    with gm:
-        y = copy.deepcopy(x) * 1.0
-        with pytest.raises(errors.NotRecordedError):
-            gm.backward(y)
-
-
 # ---------------------------------------------------------------- .grad
 
 

@@ -237,6 +237,21 @@ def test_bfloat16_stays_bfloat16(sample: Sample) -> None:
         assert (g.shape, g.dtype) == (arrays[k].shape, ml_dtypes.bfloat16)
 
 
+@each_case([s for s in SAMPLES if len(s.where) > 1])
+@pytest.mark.parametrize("other", [np.float16, np.float32, np.int64])
+@pytest.mark.filterwarnings("ignore")
+def test_bfloat16_beside_another_dtype_is_numbers_or_an_error(sample: Sample, other: Any) -> None:
+    """NumPy has no common dtype for some of these, and then computes in Python's objects, which have no gradient."""
+    for k in sample.where:
+        arrays = [a.astype(other) if i in sample.where else a for i, a in enumerate(sample.make())]
+        arrays[k] = arrays[k].astype(ml_dtypes.bfloat16)
+        try:
+            found = flat(sample.call(gnp, *[tensor(a) if i in sample.where else a for i, a in enumerate(arrays)]))
+        except (TypeError, ValueError, ArithmeticError, IndexError, RuntimeError):
+            continue
+        assert all(y.dtype.kind != "O" for y in found)
+
+
 def takes_two_dtypes(sample: Sample) -> bool:
     """Whether it has two arguments to differentiate, which meet in one result of the wider dtype."""
     written = sample.writes or sample.name == "Tensor.__setitem__" or "__i" in sample.name

@@ -62,6 +62,38 @@ def test_a_nan_in_dy_is_named_as_such():
         gm.backward(x * 2, np.array([np.nan]))
 
 
+def test_a_nan_in_dy_is_not_the_fault_of_an_op_that_adds_to_it():
+    x = tensor([1.0])
+    with GradManager().attach(x) as gm, detect_anomaly():
+        middle = gnp.exp(x)
+        y = middle * 2.0 + middle * 3.0
+        with pytest.raises(AnomalyError, match=r"op 'exp' is NaN .* it came in with dy"):
+            gm.backward([y, middle], [np.ones(1), np.array([np.nan])])
+    with GradManager().attach(x) as gm, detect_anomaly():  # of a leaf: no derivative is NaN
+        gm.backward([x * 2.0, x], [np.ones(1), np.array([np.nan])])
+    assert np.isnan(x.grad.item())
+
+
+def test_a_nan_that_a_hook_made_is_not_the_fault_of_its_op():
+    x = tensor([1.0])
+    with GradManager().attach(x) as gm, detect_anomaly():
+        middle = gnp.exp(x)
+        doubled = middle * 2.0
+        y = gnp.sin(middle) + doubled
+        doubled.grad_fn.register_hook(lambda grads, _: (grads[0] * np.nan,))
+        with pytest.raises(AnomalyError, match=r"op 'exp' is NaN .* it came in with dy, a hook or a callback"):
+            gm.backward(y)
+
+
+def test_infinities_that_cancel_in_a_sum_name_the_op_that_was_added_last():
+    x = tensor([0.0])
+    with GradManager().attach(x) as gm, detect_anomaly():
+        root = gnp.sqrt(x)
+        y = root - gnp.sqrt(x)  # infinite both, and of other signs
+        with pytest.raises(AnomalyError, match=r"added to what other ops gave it; .* root = gnp\.sqrt\(x\)"):
+            gm.backward(y)
+
+
 def test_binary_ops_name_the_input():
     x, p = tensor(1.0), tensor(0.0)
     gm = GradManager().attach([x, p])

@@ -283,7 +283,6 @@ KNOWN_OF_DIVERGENCES = {
     ("Geometric(probs), Geometric(probs)", "first, NaN at an edge"): "the mean count overflows",
     ("Geometric(probs), Geometric(logits)", "first, NaN at an edge"): "the mean count overflows",
     ("Geometric(logits), Geometric(probs)", "value"): "the mean count overflows",
-    ("Geometric(logits), Geometric(logits)", "value"): "the mean count overflows",
     ("Binomial(0, probs), Binomial(0, probs)", "first, NaN at an edge"): "no trial, of an infinite divergence",
     **{
         (f"{name}(probs), {name}({given})", "first, NaN at an edge"): OF_NO_SHARE

@@ -199,6 +199,37 @@ def test_a_function_is_one_operation_with_its_own_inside():
     assert_sums(prof)
 
 
+class Slow(Function):
+    @staticmethod
+    def forward(ctx, x):
+        made = x * 2.0
+        time.sleep(0.01)
+        return made
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * 2.0
+
+    @staticmethod
+    def vmap(info, in_dims, x):
+        return Slow.apply(x), in_dims[0]
+
+
+@pytest.mark.parametrize("call", [Slow.apply, vmap(Slow.apply)], ids=["plain", "its own vmap"])
+def test_a_function_ends_when_its_forward_does(call):
+    w = leaf(2, 3)
+    with profile(profile_memory=True) as prof, GradManager().attach(w) as gm:
+        gm.backward(call(w).sum())
+    assert not any(e.raised for e in prof.function_events)
+    for e in prof.function_events:
+        if e.name == "Slow":
+            assert e.cpu_time_total >= 10e3
+    inner = event(prof, "multiply").cpu_parent
+    assert (inner.name, inner.cpu_memory_usage, inner.self_cpu_memory_usage) == ("Slow", 48, 0)  # counted once
+    assert event(prof, "sum").cpu_parent is None
+    assert_sums(prof)
+
+
 def test_operations_of_several_results():
     m, gm = leaf(3, 3), GradManager()
     gm.attach(m)

@@ -186,6 +186,9 @@ class Node:
     def register_hook(self, fn: Hook) -> RemovableHandle:
         """Call `fn(grad_inputs, grad_outputs)` in each backward when the operation's derivative is computed.
 
+        What the operation gives an operand that appears twice is, to be shown, added up before it is added to what
+        others gave: the last bit of such a gradient can differ from that without a hook.
+
         Args:
             fn: takes two tuples: the gradients that go to the distinct tracked operands (an operand that
                 appears twice has one, the sum), and the gradients of the results, None if there is none.

@@ -14,10 +14,11 @@ import numpy as np
 
 from gradmgr import errors
 from gradmgr._arrays import libraries
+from gradmgr._arrays.listening import listener
 from gradmgr._arrays.memory_order import memory_order
 from gradmgr._engine.cleanup import Scope, complete
 from gradmgr._engine.context import current, paused, recorders, set_current
-from gradmgr._engine.entry import KINDS, VJPS, compute_vjp, declare_kind, flat, op_name
+from gradmgr._engine.entry import KINDS, VJPS, declare_kind, flat, op_name
 from gradmgr._engine.history.modes import decorate
 from gradmgr._engine.hooks import name_of
 from gradmgr._engine.observers import (
@@ -29,6 +30,7 @@ from gradmgr._engine.observers import (
     remove_observer,
     set_observers,
 )
+from gradmgr._engine.ownership import Grads, Ownership
 from gradmgr._engine.tape import Tape
 from gradmgr._engine.tensor import Tensor, bare, wrap
 
@@ -133,9 +135,17 @@ def _packed_code(code: str) -> str:
         packed_kind = kind._replace(
             metadata=lambda e: kind.metadata((code, *e[1:])),  # a PackedValue has shape and dtype
             retrack=None if retrack is None else lambda e, to: retrack(unpack_entry(e), to),
-            calls_program=True,
+            runs="steps",
         )
-        declare_kind(packed, packed_kind, lambda e, g, grads, owned: compute_vjp(unpack_entry(e), g, grads, owned))
+
+        def vjp(e: Entry, g: Any, grads: Grads, owned: Ownership) -> None:
+            heard = listener()
+            if heard is not None:
+                heard.compute_vjp(VJPS[code], unpack_entry(e), g, grads, owned)
+            else:
+                VJPS[code](unpack_entry(e), g, grads, owned)
+
+        declare_kind(packed, packed_kind, vjp)
     return packed
 
 

@@ -16,17 +16,19 @@ import numpy as np
 import gradmgr.numpy as gnp
 from gradmgr import errors
 from gradmgr._arrays import libraries
-from gradmgr._arrays.captured import capturing
+from gradmgr._arrays.listening import computed, listener
+from gradmgr._engine.capture_notes import foreign
 from gradmgr._engine.containers import leaves_of, parts_of, rebuilt
 from gradmgr._engine.context import Context, current, recorders
 from gradmgr._engine.forward import Forward
 from gradmgr._engine.tensor import Tensor, wrap
 from gradmgr.compat.autograd._primitive_op import (
+    all_simplest,
     dense,
     fitted,
     jvp_maker_of,
+    plain_value,
     record,
-    simplest,
     vjp_maker_of,
 )
 from gradmgr.compat.autograd._recording import conjugate, zeros_like
@@ -141,7 +143,7 @@ class Primitive:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         state = current()
-        if self.untraced or (state.__class__ is Context and state.interceptors) or capturing() is not None:
+        if self.untraced or (state.__class__ is Context and state.interceptors):
             return self._call_any(args, kwargs)
         values, is_traced = [], False
         for arg in args:
@@ -217,9 +219,11 @@ class _Call:
         self.constants: list[Any] = []
         is_flat = all(parts_of(arg) is None for arg in args)
         leaves = list(args) if is_flat else leaves_of(list(args))
-        passed: Any = Tensor if capturing() is None else _ARRAYS
+        passed: Any = Tensor if listener() is None else _ARRAYS
         self._positions = [k for k, leaf in enumerate(leaves) if isinstance(leaf, passed)]
-        self.tensors = [leaf if isinstance(leaf := leaves[k], Tensor) else gnp.asarray(leaf) for k in self._positions]
+        self.tensors = [
+            leaf if isinstance(leaf := leaves[k], Tensor) else wrap(computed(np.array, leaf)) for k in self._positions
+        ]
         for k in self._positions:
             leaves[k] = None
         self._leaves = leaves
@@ -236,7 +240,7 @@ class _Call:
         if self._made:
             (made,), self._made = self._made, ()
             return made
-        return self.primitive.fun(*self.filled(arrays), **self.kwargs)
+        return foreign(_called, self.primitive.fun, self.filled(arrays), self.kwargs)
 
     def filled(self, tensors: Iterable[Any]) -> list[Any]:
         """Return the arguments with these values for the Tensors."""
@@ -258,7 +262,7 @@ class _PrimitiveFunction(Function):
 
     @staticmethod
     def forward(ctx: Any, call: _Call, *tensors: Any) -> Any:
-        made = dense(call.compute([t._array[()] for t in tensors]))
+        made = dense(call.compute(list(map(plain_value, tensors))))
         ctx.call = call
         if _is_array(made):
             result = _as_tensor(made)
@@ -273,16 +277,14 @@ class _PrimitiveFunction(Function):
 
     @staticmethod
     def backward(ctx: Any, *gs: Any) -> Any:
-        call, tensors, ans = _saved(ctx)
+        call, tensors, ans, gs = _saved(ctx, [None if g is None else conjugate(g) for g in gs])
         maker = vjp_maker_of(call.primitive)
         needed = ctx.needs_input_grad[1:]
         argnums = tuple(dict.fromkeys([k for (k, _), is_needed in zip(call.places, needed, strict=True) if is_needed]))
-        vjp = maker(argnums, ans, tuple(call.filled(tensors)), call.kwargs)
-        given = [conjugate(simplest(g)) for g in gs]
-        made = vjp(rebuilt(call.form, iter(given)) if call.is_nested else given[0])
+        given = rebuilt(call.form, iter(gs)) if call.is_nested else gs[0]
+        made = _by_rule(_gradients, maker, argnums, given, ans, tuple(call.filled(tensors)), call.kwargs)
         parts = {
-            k: None if gradient is None else leaves_of(dense(gradient))
-            for k, gradient in zip(argnums, made, strict=True)
+            k: None if gradient is None else leaves_of(gradient) for k, gradient in zip(argnums, made, strict=True)
         }
         found: list[Any] = [None]
         for (k, position), t, is_needed in zip(call.places, tensors, needed, strict=True):
@@ -292,16 +294,16 @@ class _PrimitiveFunction(Function):
 
     @staticmethod
     def jvp(ctx: Any, _: Any, *tangents: Any) -> Any:
-        call, tensors, ans = _saved(ctx)
+        call, tensors, ans, tangents = _saved(ctx, tangents)
         maker = jvp_maker_of(call.primitive)
-        by_place = {place: simplest(t) for place, t in zip(call.places, tangents, strict=True) if t is not None}
+        by_place = {place: t for place, t in zip(call.places, tangents, strict=True) if t is not None}
         argnums = tuple(dict.fromkeys([k for k, _ in by_place]))
         args = call.filled(tensors)
         gs = []
         for k in argnums:
             leaves = enumerate(leaves_of(args[k]))
             gs.append(rebuilt(args[k], iter([by_place.get((k, j), zeros_like(leaf)) for j, leaf in leaves])))
-        made = leaves_of(maker(argnums, gs, ans, tuple(args), call.kwargs))
+        made = leaves_of(_by_rule(_called_maker, maker, argnums, gs, ans, tuple(args), call.kwargs))
         return tuple([fitted(t, y) for t, y in zip(made, leaves_of(ans), strict=True)])
 
 
@@ -315,12 +317,29 @@ def _as_tensor(value: Any) -> Tensor:
     return wrap(np.asarray(value) if isinstance(value, _NUMBERS) else libraries.as_array(value))
 
 
-def _saved(ctx: Any) -> tuple[_Call, list[Any], Any]:
-    """Return a call, the Tensors of its arguments and its result, as plain values where nothing records them."""
-    call = ctx.call
-    saved = [simplest(t) for t in ctx.saved_tensors]
+def _saved(ctx: Any, derivatives: Sequence[Any]) -> tuple[_Call, list[Any], Any, list[Any]]:
+    """Return a call, the Tensors of its arguments, its result, and derivatives, as plain values if nothing records."""
+    call, saved = ctx.call, ctx.saved_tensors
+    values = all_simplest([*saved, *derivatives])
     count = len(call.places)
-    return call, saved[:count], call.results(saved[count:])
+    return call, values[:count], call.results(values[count : len(saved)]), values[len(saved) :]
+
+
+def _called(fun: Callable[..., Any], args: list[Any], kwargs: Mapping[str, Any]) -> Any:
+    return dense(fun(*args, **kwargs))
+
+
+def _by_rule(call: Callable[..., Any], *args: Any) -> Any:
+    """Call a rule; one that is given plain values is foreign to a listener."""
+    return call(*args) if holds_traced(list(args)) else foreign(call, *args)
+
+
+def _gradients(maker: VjpMaker, argnums: tuple[int, ...], g: Any, *values: Any) -> list[Any]:
+    return [None if d is None else dense(d) for d in maker(argnums, *values)(g)]
+
+
+def _called_maker(maker: JvpMaker, *args: Any) -> Any:
+    return maker(*args)
 
 
 # ---------------------------------------------------------------- declaring derivatives

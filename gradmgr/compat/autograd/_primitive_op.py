@@ -7,7 +7,8 @@ arguments, the arguments as plain values, result, primitive, keywords). That is 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import operator
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -15,13 +16,14 @@ import numpy as np
 import gradmgr.numpy as gnp
 from gradmgr import errors
 from gradmgr._arrays import libraries
+from gradmgr._arrays.listening import computed, listener
 from gradmgr._engine.broadcast import sum_to
 from gradmgr._engine.context import Context, is_tracked
 from gradmgr._engine.entry import Entry, Kind, Retrack, declare_kind, ids_in_tuple
 from gradmgr._engine.mutation import as_type
 from gradmgr._engine.op import Op
 from gradmgr._engine.ownership import Grads, Ownership, accumulate
-from gradmgr._engine.tensor import Tensor, wrap
+from gradmgr._engine.tensor import Tensor, bare, wrap
 from gradmgr.compat.autograd._recording import conjugate
 
 
@@ -71,7 +73,19 @@ def dense(gradient: Any) -> Any:
 
 def simplest(t: Any) -> Any:
     """Return a Tensor that nothing tracks as a plain value, so that rules may be written with any library."""
-    return t._array[()] if isinstance(t, Tensor) and not is_tracked(t) else t
+    return plain_value(t) if isinstance(t, Tensor) and not is_tracked(t) else t
+
+
+def plain_value(t: Tensor) -> Any:
+    """Return the array of a Tensor, a NumPy scalar where that has no axes."""
+    return computed(operator.getitem, bare(t), ())
+
+
+def all_simplest(values: Sequence[Any]) -> list[Any]:
+    """Do as `simplest` with each; a listener sees nothing of what a rule computes with plain values beside Tensors."""
+    if listener() is not None and any(isinstance(t, Tensor) and is_tracked(t) for t in values):
+        return list(values)
+    return list(map(simplest, values))
 
 
 def fitted(g: Any, like: Any) -> Any:
@@ -186,4 +200,6 @@ def _jvp(tangents: Any, values: Any, out: Any, params: Any) -> Any:
 # It is not in the op table: its kernel is the program's own.
 _OP = Op("primitive", lambda *values: values[-2].fun(*values[:-2], **values[-1]))
 _OP.entry, _OP.jvp = _entry, _jvp
-declare_kind("primitive", Kind("primitive", ids_in_tuple, _metadata, _retracked, lambda e: name_of(e[5])), _vjp)
+declare_kind(
+    "primitive", Kind("primitive", ids_in_tuple, _metadata, _retracked, lambda e: name_of(e[5]), "steps"), _vjp
+)
