@@ -24,7 +24,7 @@ import numpy as np
 from gradmgr._arrays import gpu, libraries
 from gradmgr._arrays.arguments import leaves_in, map_leaves
 from gradmgr._arrays.atomic import float_errors_raise
-from gradmgr._arrays.batched import Batched
+from gradmgr._arrays.batched import Batched, innermost
 from gradmgr._arrays.captured import CapturedArray
 from gradmgr._arrays.captured_calls import ROOT, Place, line_at
 from gradmgr._arrays.gpu import is_on_gpu
@@ -360,7 +360,7 @@ class Log(Listener, Interceptor):
         is_told = False
         args, keywords, given = *untold((args, keywords)), (args, keywords)
         for part in leaves_in(given):
-            is_told = is_told or part.__class__ is CapturedArray
+            is_told = is_told or innermost(part).__class__ is CapturedArray
         for part in leaves_in((args, keywords)):
             if part.__class__ is np.ndarray:
                 self._meet_array(part)

@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 
 from gradmgr._arrays import libraries
-from gradmgr._arrays.listening import asked
 from gradmgr._arrays.block_kernels import can_run_in_blocks, run_in_blocks
 from gradmgr._arrays.blocks import BLOCK, mapped
+from gradmgr._arrays.listening import asked
 from gradmgr._engine.broadcast import is_complex
 from gradmgr._engine.custom import custom
 from gradmgr._engine.elementwise import OpFunction, conj, conj_of, elementwise

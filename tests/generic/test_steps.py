@@ -229,9 +229,9 @@ def check_sample(
 
     try:
         first = arrays(run(*map(asarray, at(sample.make(dtype)))))
-    except (TypeError, ValueError, ArithmeticError, AttributeError):
-        if program is by_value:
-            return  # it takes no such arguments
+    except (TypeError, ValueError, ArithmeticError, AttributeError, RuntimeError):
+        if program in (by_value, by_vmap, by_derivative_within_vmap):
+            return  # it takes no such arguments, or vmap refuses it
         raise
     for other in other_values(sample, where, dtype):
         if str(sample).startswith(DRAWS):
@@ -269,6 +269,31 @@ def test_steps_of_samples_where_all_arguments_are_tensors(sample: Sample, dtype:
     check_sample(sample, by_value, constants=True, dtype=dtype)
 
 
+def by_vmap(call: Callable[..., list[Tensor]], xs: Sequence[Tensor], dys: list[Any]) -> list[Any]:
+    mapped = vmap(lambda *given: tuple(call(*given)), randomness="same")
+    with GradManager().attach(list(xs)) as gm:
+        ys = [y for y in mapped(*[gnp.stack([x, x]) for x in xs]) if tracks(gm, y)]
+        gm.backward(ys, [gnp.ones_like(y) for y in ys])
+    return [*ys, *[t.grad for t in xs]]
+
+
+def by_derivative_within_vmap(call: Callable[..., list[Tensor]], xs: Sequence[Tensor], dys: list[Any]) -> list[Any]:
+    def derivative(*given: Tensor) -> tuple[Tensor, ...]:
+        ys = [y for y in call(*given) if y.dtype.kind in "fc"]
+        dys[:] = [gnp.ones_like(y) for y in ys]
+        return functional.vjp(
+            lambda *given: tuple([y for y in call(*given) if y.dtype.kind in "fc"]), given, tuple(dys)
+        )[1]
+
+    return flat(vmap(derivative, randomness="same")(*[gnp.stack([x, x]) for x in xs]))
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # as above
+@each_case([(s, (by_vmap, by_derivative_within_vmap)[k % 2]) for k, s in enumerate(SAMPLES[::5])])
+def test_steps_of_samples_under_vmap(sample: Sample, program: Callable[..., list[Any]]) -> None:
+    check_sample(sample, program)
+
+
 # ---------------------------------------------------------------- programs
 # Each is a function of Tensors of the shapes named, and of a Generator; modules it makes of these.
 
@@ -296,11 +321,16 @@ def module_program(make: Callable[[], nn.Module], *shapes: Any, name: str = "") 
                 part.rng = rng
         parameters = [t for t in own if t.dtype.kind == "f"]
         with GradManager().attach(parameters) as gm:
-            outs = [y for y in flat(nn.functional_call(module, dict(zip(names, own, strict=True)), args)) if y is not None]
+            outs = [
+                y for y in flat(nn.functional_call(module, dict(zip(names, own, strict=True)), args)) if y is not None
+            ]
             gm.backward(sum(gnp.sum(y * y) for y in outs if y.dtype.kind == "f"))
         return [*outs, *own, *[t.grad for t in parameters]]
 
-    PROGRAMS[name or type(made).__name__] = run, (*shapes, *[t.shape if t.dtype.kind == "f" else t.numpy() for t in state])
+    PROGRAMS[name or type(made).__name__] = (
+        run,
+        (*shapes, *[t.shape if t.dtype.kind == "f" else t.numpy() for t in state]),
+    )
 
 
 def inputs_of(shapes: Sequence[Any], seed: int) -> list[np.ndarray]:
@@ -540,7 +570,11 @@ def distributions_draw_and_give_densities(rng, mean, scale):
         gamma = distributions.Gamma(mean, scale)
         u = gamma.rsample(rng, (2,))
         return [
-            z, normal.log_prob(z), u, gamma.log_prob(u), distributions.kl_divergence(normal, distributions.Normal(0.0, 1.0))
+            z,
+            normal.log_prob(z),
+            u,
+            gamma.log_prob(u),
+            distributions.kl_divergence(normal, distributions.Normal(0.0, 1.0)),
         ]
 
     return gradients(f, mean, scale)
@@ -557,7 +591,14 @@ def linear_algebra(rng, a, b):
     def f(a, b):
         s = a @ a.T + 4 * gnp.eye(4)
         u, sv, vh = gnp.linalg.svd(a)
-        return [gnp.linalg.solve(s, b), gnp.linalg.det(s), gnp.linalg.cholesky(s), sv, gnp.linalg.eigh(s)[0], gnp.linalg.inv(s)]
+        return [
+            gnp.linalg.solve(s, b),
+            gnp.linalg.det(s),
+            gnp.linalg.cholesky(s),
+            sv,
+            gnp.linalg.eigh(s)[0],
+            gnp.linalg.inv(s),
+        ]
 
     return gradients(f, a, b)
 
@@ -583,7 +624,9 @@ for _make, *_shapes in (
 ):
     module_program(_make, *_shapes)
 module_program(
-    lambda: nn.Sequential(nn.Linear(3, 4, rng=np.random.default_rng(0)), nn.ReLU(), nn.Dropout(0.5)), (4, 3), name="dropout"
+    lambda: nn.Sequential(nn.Linear(3, 4, rng=np.random.default_rng(0)), nn.ReLU(), nn.Dropout(0.5)),
+    (4, 3),
+    name="dropout",
 )
 
 
