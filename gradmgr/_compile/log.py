@@ -538,7 +538,7 @@ class Log(Listener, Interceptor):
         """Have tensors read again that a call may have changed."""
         if changes is None:
             self._has_late = True
-            changed = [known for known in self.tensors.values() if known.is_outer]
+            changed = [known for known in self.tensors.values() if known.is_outer or known.shown is not None]
         else:
             changed = [self._known(t) for t in changes]
         for known in changed:
