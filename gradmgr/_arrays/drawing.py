@@ -10,7 +10,7 @@ import numpy as np
 
 from gradmgr._arrays import libraries
 from gradmgr._arrays.batched import call_elementwise, count_levels
-from gradmgr._arrays.listening import computed
+from gradmgr._arrays.listening import computed, told
 
 
 def generator(rng: Any, asked: str) -> np.random.Generator:
@@ -40,7 +40,7 @@ def drawn(draw: Callable[..., Any], rng: np.random.Generator, *parameters: Any) 
     for each example, from the same state of the generator: each has the numbers that it would have alone.
     """
     draws = partial(computed, _drawn_on_host, draw, rng, count_levels(parameters))
-    return call_elementwise(draws, *parameters)
+    return told(call_elementwise(draws, *parameters))
 
 
 def noise(kind: str, rng: np.random.Generator, shape: tuple[int, ...], like: Any, dtype: Any = None) -> Any:
@@ -51,7 +51,7 @@ def noise(kind: str, rng: np.random.Generator, shape: tuple[int, ...], like: Any
     """
     made = computed(_noise_on_host, kind, rng, shape, like.dtype if dtype is None else dtype)
     device = libraries.device_of(like)
-    return made if device == "cpu" else libraries.to_device(made, device)
+    return told(made if device == "cpu" else libraries.to_device(made, device))
 
 
 def _noise_on_host(kind: str, rng: np.random.Generator, shape: tuple[int, ...], dtype: Any) -> Any:

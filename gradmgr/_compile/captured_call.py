@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -40,9 +41,11 @@ class CapturedCall:
     def __init__(self, function: Callable[..., Any], signature: Signature, *, fuses: bool = False) -> None:
         self.log = Log()
         self.names = Names(function, signature.leaves)
+        self._known = self.names.known(signature.leaves)
         self.pinned: dict[int, weakref.ref[Any]] = {}
         self.tensors = {k: weakref.ref(t) for k, t in enumerate(signature.leaves) if isinstance(t, Tensor)}
         self.slots: list[Any] = []
+        self._drawing: list[Any] = []  # Generators among the arguments
         self.generators: list[Any] = []
         self.obstacle: str | None = None
         self.changes_names = False
@@ -88,14 +91,17 @@ class CapturedCall:
                 self.log.add_argument(k, leaf)
             else:
                 self.log.add_array_argument(k, leaf)
-        given = [
-            self.log.arrays[signature.first_like(k)] if self._is_array(signature, k) else leaf
-            for k, leaf in enumerate(leaves)
-        ]
-        return signature.filled(given)
+        random = sys.modules.get("numpy.random")
+        given: list[Any] = []
+        for k, leaf in enumerate(leaves):
+            if random is not None and leaf.__class__ is random.Generator:
+                from gradmgr._compile.generators import ListenedGenerator  # deferred, as numpy.random takes time
 
-    def _is_array(self, signature: Signature, k: int) -> bool:
-        return signature.is_input(k) and not isinstance(signature.leaves[k], Tensor)
+                given.append(ListenedGenerator(leaf))
+                self._drawing.append(leaf)
+            else:
+                given.append(self.log.arrays.get(signature.first_like(k), leaf) if signature.is_input(k) else leaf)
+        return signature.filled(given)
 
     def _run(self, function: Callable[..., Any], args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         with Intercepting(self.log):
@@ -118,13 +124,15 @@ class CapturedCall:
         self.slots = [capture.result_of(value, as_shown) for value, as_shown in zip(found, shown, strict=True)]
         capture.finish(self.slots)
         self.generators = generators_in(capture.calls)
-        self.pinned = {k: self.tensors[k] for k in self.log.pinned if k in self.tensors}
+        pinned = {*self.log.pinned, *self._known}
+        self.pinned = {k: self.tensors[k] for k in pinned if k in self.tensors}
 
     def _find_obstacle(self) -> str | None:
         """Return why the calls cannot be made again; None if they can."""
         if self.log.obstacles:
-            self.changes_names = self.log.changes_state and len(self.log.obstacles) == 1
-            return f"the calls cannot be made again: {self.log.obstacles[0]}"
+            self.changes_names = self.log.changes_state
+            why = f"the calls cannot be made again: {self.log.obstacles[0]}"
+            return why if ";" in why else f"{why}; return it instead, or compute with the Tensor"
         if self.names.never_constant is not None:
             return self.names.never_constant
         found = self.names.changed_during(self.generators)

@@ -127,6 +127,11 @@ class Compiled:
                 continue
             program.runs += 1
             if program.runs == program.rehearses_at:
+                try:
+                    program.rehearse(leaves)
+                except GuardError as error:  # it is a call for another variant
+                    decided = str(error)
+                    continue
                 return self._rehearse(variants, program, Signature(args, keywords))
             try:
                 result = program.run(leaves)
@@ -196,10 +201,6 @@ class Compiled:
 
     def _rehearse(self, variants: _Variants, program: Program, signature: Signature) -> Any:
         """Run the function as written, and compare what a program computes beside it."""
-        try:
-            program.rehearse(signature.leaves)
-        except GuardError as error:  # it is a call for another variant
-            return self._capture(variants, signature, str(error))
         made = CapturedCall(self.function, signature, fuses=may_fuse(self._options))
         with self._lock:
             fault = program.fault_in(made)

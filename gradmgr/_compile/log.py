@@ -23,6 +23,7 @@ import numpy as np
 
 from gradmgr._arrays import gpu, libraries
 from gradmgr._arrays.arguments import leaves_in
+from gradmgr._arrays.atomic import float_errors_raise
 from gradmgr._arrays.batched import Batched
 from gradmgr._arrays.captured import CapturedArray
 from gradmgr._arrays.captured_calls import ROOT, Place, line_at
@@ -171,6 +172,11 @@ class Log(Listener, Interceptor):
     def _add(self, step: Step) -> None:
         step.place = self.place()
         self.steps.append(step)
+        if not self.obstacles and float_errors_raise():
+            self.add_obstacle(
+                "floating-point errors raise in it, as its numpy.errstate or seterr says, and a replay raises none; "
+                "set that around the call, which then runs as written,"
+            )
 
     def place(self) -> Place:
         """Return where the program stands: the innermost frame outside of gradmgr."""
@@ -584,10 +590,9 @@ class Log(Listener, Interceptor):
 
     def check_conditions(self) -> None:
         """Note as an obstacle what the function has changed of what it has seen."""
-        for condition in self.conditions.values():
-            if not condition.holds():
-                self.obstacles.append(f"the function changes {condition.what}; do that outside of it")
-                self.changes_state = True
+        changed = [condition.what for condition in self.conditions.values() if not condition.holds()]
+        self.changes_state = bool(changed) and not self.obstacles
+        self.obstacles += [f"the function changes {what}; do that outside of it" for what in changed]
 
 
 def _arrays_in(value: Any) -> Iterator[Any]:

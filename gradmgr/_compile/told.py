@@ -11,7 +11,7 @@ from typing import Any
 
 from gradmgr._arrays.arguments import map_leaves
 from gradmgr._arrays.batched import Batched
-from gradmgr._arrays.captured import CapturedArray, inner_of
+from gradmgr._arrays.captured import CapturedArray, real_generator
 from gradmgr._arrays.gpu import is_plain
 from gradmgr._arrays.listening import Listener
 
@@ -74,4 +74,4 @@ def untold(value: Any) -> Any:
         return value if inner is value._array else Batched(value.level, inner)
     if isinstance(value, (tuple, list, dict, slice)):
         return map_leaves(untold, value)
-    return inner_of(value)
+    return real_generator(value)

@@ -17,7 +17,7 @@ from gradmgr import errors
 from gradmgr._engine.context import Context, current
 from gradmgr._engine.parameter import Parameter
 from gradmgr._engine.recorder import Recorder
-from gradmgr._engine.tensor import Tensor, check_one_number, describe
+from gradmgr._engine.tensor import Tensor, check_one_number, describe, leaves
 
 # `x[i] = t` and, from CPython 3.12 on, `x[i:j] = t`.
 _STORES = frozenset(opcode.opmap[name] for name in ("STORE_SUBSCR", "STORE_SLICE") if name in opcode.opmap)
@@ -69,6 +69,7 @@ def check_no_array(t: Tensor) -> None:
     Raises:
         TrackedConversionError: a recorder that records tracks it.
     """
+    leaves(t, "a NumPy array of a Tensor")
     recorders = tracking(t)
     if not recorders:
         return
@@ -146,6 +147,7 @@ def to_float(self: Tensor) -> float:
     if array.size != 1:
         check_one_number(self, "float()", TypeError)
     number = float(array)
+    leaves(self, "float() of a Tensor")
     now = current()
     if now is not None and (now.groups if now.__class__ is Context else self._rec is now or self in now.leaf_ids):
         _leave_as_number(self, "float()", sys._getframe(1))
@@ -155,6 +157,7 @@ def to_float(self: Tensor) -> float:
 def to_complex(self: Tensor) -> complex:
     check_one_number(self, "complex()", TypeError)
     number = complex(self._array)
+    leaves(self, "complex() of a Tensor")
     if current() is not None:
         _leave_as_number(self, "complex()", sys._getframe(1))
     return number

@@ -101,6 +101,8 @@ def _values_to_write(
                 changed.append((held, total))
             continue
         if isinstance(g, Tensor):
+            if heard is not None:
+                heard.meet(g)
             g = g._array  # and the Tensor is dropped: references to the array are counted next
         made = _new(Tensor)  # `wrap`, inlined
         made._array = g
