@@ -18,8 +18,8 @@ from test_compile import runs_of
 
 import gradmgr
 import gradmgr.numpy as gnp
-from gradmgr import GradManager, Tensor, compile, errors, optim, tensor, vmap
-from gradmgr.function import Function, once_differentiable
+from gradmgr import GradManager, Tensor, compile, errors, functional, optim, tensor, vmap
+from gradmgr.function import Function, custom_op, once_differentiable
 
 CALLS = 7
 LEVELS = {"plain": False, "native": True}
@@ -371,46 +371,42 @@ def test_callbacks_are_called_before_the_rest_of_backward_is_computed() -> None:
 # ---------------------------------------------------------------- Functions
 
 
-def logging_function(log: list[Any]) -> Any:
-    """A Function of two Tensors and a number with two results, which reads values and notes its calls."""
+class Several(Function):
+    """Has two Tensors and a number as arguments, two results, and values in containers of ctx."""
 
-    class Logged(Function):
-        @staticmethod
-        def forward(ctx: Any, x: Tensor, k: int, y: Tensor, *, factor: float = 1.0) -> Any:
-            largest = x.numpy().max().item()
-            log.append(("forward", x.tolist(), k, ctx.needs_input_grad))
-            ctx.save_for_backward(x, None, y)
-            ctx.more = {"largest": largest, "list": [x * 2]}
-            return x * largest * factor, (x * k) @ y
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, k: int, y: Tensor, *, factor: float = 1.0) -> Any:
+        ctx.save_for_backward(x, None, y)
+        ctx.more = {"largest": x.max(), "list": [x * 2]}
+        return x * ctx.more["largest"] * factor, (x * k) @ y
 
-        @staticmethod
-        def backward(ctx: Any, g: Tensor, h: Tensor) -> Any:
-            x, nothing, _ = ctx.saved_tensors
-            assert nothing is None
-            log.append(("backward", g.tolist(), h.tolist(), ctx.needs_input_grad, sorted(ctx.more)))
-            return g * ctx.more["largest"] + ctx.more["list"][0] * h, None, x * h if ctx.needs_input_grad[2] else None
-
-    return Logged
+    @staticmethod
+    def backward(ctx: Any, g: Tensor, h: Tensor) -> Any:
+        x, nothing, _ = ctx.saved_tensors
+        assert nothing is None
+        return g * ctx.more["largest"] + ctx.more["list"][0] * h, None, x * h if ctx.needs_input_grad[2] else None
 
 
 def with_function(attach: str, body: Callable[[Any, Tensor, Tensor], Any], **options: Any) -> Compared:
-    """A step with a Function, an optimiser, and a log of the calls of its methods."""
-    log: list[Any] = []
-    made = logging_function(log)
+    """A step with a Function and an optimiser."""
     w, v = tensor(wave(3)), tensor(wave(3, at=1))
     params = [{"w": w, "v": v}[name] for name in attach]
     gm, optimizer = GradManager().attach(params), optim.Adam(params, lr=0.1)
 
     def step(x: Any) -> Any:
         with gm:
-            loss = body(made, w * x, v)
+            loss = body(Several, w * x, v)
             gm.backward(loss)
         optimizer.step()
         optimizer.zero_grad()
         return loss
 
     calls = [((wave(3, at=k),), {}) for k in range(CALLS)]
-    return Compared(step, calls, lambda: (log, w, v, optimizer.state_dict()), **options)
+    return Compared(step, calls, lambda: (w, v, optimizer.state_dict()), **options)
+
+
+def _second_order(f: Any, x: Tensor, y: Tensor) -> Tensor:
+    return gnp.sum(functional.grad(lambda a: gnp.sum(f.apply(a, 2, y)[0] ** 2))(x) ** 2)
 
 
 BODIES: dict[str, Callable[[Any, Tensor, Tensor], Any]] = {
@@ -424,9 +420,28 @@ BODIES: dict[str, Callable[[Any, Tensor, Tensor], Any]] = {
 
 @pytest.mark.parametrize("body", BODIES)
 @pytest.mark.parametrize("attach", ["w", "wv"])
-def test_the_methods_of_a_function_run_in_each_call(body: str, attach: str, native: bool) -> None:
-    """The log, which is compared, has each of their calls once."""
+def test_a_function_is_replayed(body: str, attach: str, native: bool) -> None:
+    """What its methods compute is replayed as what any other code does."""
     both(lambda: with_function(attach, BODIES[body]), native)
+
+
+def test_a_function_that_reads_values_as_numbers_is_not_replayed() -> None:
+    class Largest(Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            ctx.largest = x.max().item()
+            return x * ctx.largest
+
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Tensor:
+            return g * ctx.largest
+
+    def make() -> Compared:
+        return with_function("w", lambda f, x, y: gnp.sum(Largest.apply(x)))
+
+    with pytest.warns(errors.CompileWarning, match=r"item.*test_compiled_steps.py"):
+        found = history(make(), compile)
+    assert first_difference(found, history(make())) == ""
 
 
 class Doubled(Function):
@@ -487,18 +502,16 @@ def test_forms_of_functions(body: Callable[[Tensor], Any], native: bool) -> None
 
 
 class Moved(Function):
-    """Reads and writes what lies outside: a Tensor, a list."""
+    """Reads and writes what lies outside: a Tensor."""
 
-    seen: list[Any]
     mean: Tensor
 
     @classmethod
     def of(cls) -> Any:
-        return type("Moved", (cls,), {"seen": [], "mean": tensor(np.zeros(3))})
+        return type("Moved", (cls,), {"mean": tensor(np.zeros(3))})
 
     @staticmethod
     def forward(ctx: Any, kind: Any, x: Tensor) -> Tensor:
-        kind.seen.append(float(kind.mean.numpy()[0]))
         kind.mean[...] = kind.mean * 0.5 + x.detach()
         return x - kind.mean
 
@@ -519,87 +532,61 @@ def test_a_function_sees_and_changes_tensors_at_its_place(native: bool) -> None:
                 gm.backward(loss)
             return loss, kind.mean + 1  # and after
 
-        return Compared(step, [((tensor(wave(3, at=k)),), {}) for k in range(CALLS)], lambda: (w, kind.mean, kind.seen))
+        return Compared(step, [((tensor(wave(3, at=k)),), {}) for k in range(CALLS)], lambda: (w, kind.mean))
 
     both(make, native)
 
 
-def test_an_error_in_a_method_is_raised_as_it_is(native: bool) -> None:
-    def make() -> Compared:
-        calls = [0]
+def custom_operation(log: list[Any], *, fails_at: tuple[int, int] = (-1, -1)) -> Any:
+    """An operation that notes its calls and those of its rule, and fails at one of each."""
 
-        class Sometimes(Function):
-            @staticmethod
-            def forward(ctx: Any, x: Tensor) -> Tensor:
-                calls[0] += 1
-                if calls[0] == 4:
-                    raise ValueError("in forward")
-                return x * 2
+    def noted(what: str, values: Any) -> None:
+        log.append((what, values.tolist()))
+        if [each for each, _ in log].count(what) - 1 == fails_at[what == "rule"]:
+            raise ValueError(f"in the {what}")
 
-            @staticmethod
-            def backward(ctx: Any, g: Tensor) -> Tensor:
-                if calls[0] == 6:
-                    raise ValueError("in backward")
-                return g * 2
+    def rule(g: Any, x: Any) -> Any:
+        noted("rule", g)
+        return 2 * x * g
 
-        w = tensor(wave(3))
-        gm = GradManager().attach(w)
+    @custom_op(vjp={"x": rule})
+    def square(x: Any) -> Any:
+        noted("function", x)
+        return x * x
 
-        def step(x: Any) -> Any:
-            with gm:
-                gm.backward(gnp.sum(Sometimes.apply(w * x)))
-
-        inputs = [((wave(3, at=k),), {}) for k in range(CALLS)]
-        return Compared(step, inputs, lambda: (w, calls), raises=(ValueError,))
-
-    both(make, native)
+    return square
 
 
-def _in_vmap(f: Any, w: Tensor, x: Any) -> Any:
-    return gnp.sum(vmap(lambda row: f.apply(row)[0])(w * x))
+@pytest.mark.parametrize("fails_at", [(-1, -1), (3, -1), (-1, 5)])
+def test_the_functions_of_a_custom_op_run_once_in_each_call(fails_at: tuple[int, int], native: bool) -> None:
+    """An error in them is raised as it is."""
 
-
-def _second_order(f: Any, w: Tensor, x: Any) -> Any:
-    with GradManager().attach(w) as inner:
-        inner.backward(gnp.sum(f.apply(w * x)[0] ** 2))
-        g = w.grad
-        w.grad = None
-    return gnp.sum(g**2)
-
-
-@pytest.mark.parametrize("body", [_in_vmap, _second_order])
-def test_inside_vmap_and_where_its_derivative_is_recorded_a_step_stays_eager(body: Any, native: bool) -> None:
     def make() -> Compared:
         log: list[Any] = []
-
-        class Cubed(Function):
-            @staticmethod
-            def forward(ctx: Any, x: Tensor) -> Any:
-                log.append("forward")
-                ctx.save_for_backward(x)
-                return x**3, x + 1
-
-            @staticmethod
-            def backward(ctx: Any, g: Tensor, h: Tensor) -> Tensor:
-                log.append("backward")
-                return g * 3 * ctx.saved_tensors[0] ** 2 + h
-
-        w = tensor(wave(3))
+        w, square = tensor(wave(3)), custom_operation(log, fails_at=fails_at)
         gm = GradManager().attach(w)
 
         def step(x: Any) -> Any:
             with gm:
-                loss = body(Cubed, w, x)
+                loss = gnp.sum(square(w * x) * w)
                 gm.backward(loss)
             return loss
 
         calls = [((wave(3, at=k),), {}) for k in range(CALLS)]
-        return Compared(step, calls, lambda: (w, log))
+        return Compared(step, calls, lambda: (w, log), raises=(ValueError,))
 
-    expected = history(make())
-    with pytest.warns(errors.CompileWarning, match=r"Cubed.*(vmap|derivative)"):
-        found = history(make(), lambda step: compile(step, native=native))
-    assert first_difference(found, expected) == ""
+    both(make, native)
+
+
+def test_a_custom_op_inside_vmap_is_not_replayed() -> None:
+    def make() -> Compared:
+        square = custom_op(vjp={"x": lambda g, x: 2 * x * g})(lambda x: x * x)
+        step = vmap(functional.grad(lambda x: gnp.sum(square(x))))
+        return Compared(step, [((tensor(wave(2, 3, at=k)),), {}) for k in range(CALLS)], lambda: None)
+
+    with pytest.warns(errors.CompileWarning, match="inside vmap"):
+        found = history(make(), compile)
+    assert first_difference(found, history(make())) == ""
 
 
 def test_explain_names_what_runs_in_each_call() -> None:
@@ -607,24 +594,27 @@ def test_explain_names_what_runs_in_each_call() -> None:
     step = compile(made.step)
     for args, _ in made.calls:
         step(*args)
-    text = step.explain()
-    assert "forward of a Function at " in text
-    assert "backward of a Function at " in text
-    assert "step of an optimiser at " in text
+    assert "step of an optimiser at " in step.explain()
 
 
-def test_a_decision_by_what_a_function_made_stays_eager(native: bool) -> None:
-    """A replay could not be given up any more: the Function has run."""
+def test_a_decision_by_what_a_hook_made_stays_eager(native: bool) -> None:
+    """A replay could not be given up any more: the hook has run."""
 
     def make() -> Compared:
         log: list[Any] = []
-        made = logging_function(log)
+        layer = gradmgr.nn.Linear(3, 1, rng=np.random.default_rng(0))
+
+        def hook(module: Any, args: Any, result: Tensor) -> Tensor:
+            log.append("called")
+            return result * 2
+
+        layer.register_forward_hook(hook)
 
         def step(x: Any) -> Any:
-            y = made.apply(x, 1, x)[1]
+            y = gnp.sum(layer(x))
             return y * 2 if y > 0 else y - 1
 
-        return Compared(step, [((tensor(wave(3, at=k)),), {}) for k in range(CALLS)], lambda: log)
+        return Compared(step, [((tensor(wave(3, at=k).astype("f4")),), {}) for k in range(CALLS)], lambda: log)
 
     expected = history(make())
     with pytest.warns(errors.CompileWarning, match="depends on what an earlier call has changed"):
@@ -650,22 +640,7 @@ def _count_in_hook(count: Callable[[], None], w: Tensor, other: Tensor) -> tuple
     return GradManager().attach([w, other]), loss
 
 
-def _count_in_function(count: Callable[[], None], w: Tensor, other: Tensor) -> tuple[GradManager, Callable[..., Any]]:
-    class Doubled(Function):
-        @staticmethod
-        def forward(ctx: Any, x: Tensor) -> Any:
-            count()
-            return 2 * x
-
-        @staticmethod
-        def backward(ctx: Any, g: Tensor) -> Tensor:
-            return 2 * g
-
-    # `other` is read after the Function, which might have changed it, and no gradient of it is taken
-    return GradManager().attach(w), lambda x: gnp.sum(Doubled.apply(w * x) * other)
-
-
-@pytest.mark.parametrize("make", [_count_in_callback, _count_in_hook, _count_in_function])
+@pytest.mark.parametrize("make", [_count_in_callback, _count_in_hook])
 def test_code_of_the_program_runs_once_where_a_gradient_or_a_dtype_is_another(make: Any, native: bool) -> None:
     """A replay is given up before it: the function as written then runs it."""
     w, layer = tensor(wave(3)), gradmgr.nn.Linear(3, 1, bias=False, rng=np.random.default_rng(0))
@@ -702,28 +677,12 @@ def test_code_of_the_program_runs_once_where_a_gradient_or_a_dtype_is_another(ma
 Made = tuple[GradManager, Callable[[Any], Tensor]]
 
 
-def _set_in_forward(count: Tensor, w: Tensor, other: Tensor) -> Made:
-    class Setting(Function):
-        @staticmethod
-        def forward(ctx: Any, x: Tensor) -> Any:
-            count[...] += 1
-            if count.item() >= 5:
-                other.grad = tensor(wave(3, at=count.item()))
-            return 2 * x
-
-        @staticmethod
-        def backward(ctx: Any, g: Tensor) -> Any:
-            return 2 * g
-
-    return GradManager().attach([w, other]), lambda x: gnp.sum(Setting.apply(w * x) * other)
-
-
 def _set_in_hook(count: Tensor, w: Tensor, other: Tensor) -> Made:
     gm = GradManager().attach([w, other])
 
     def hook(grad: Tensor) -> None:
         count[...] += 1
-        if count.item() >= 5:
+        if count.item() >= 6:
             gm.clear_grad()
 
     def loss(x: Any) -> Tensor:
@@ -741,10 +700,24 @@ def _set_in_callback(count: Tensor, w: Tensor, other: Tensor) -> Made:
 
         def finish(self, manager: GradManager) -> None:
             count[...] += 1
-            if count.item() >= 5:
+            if count.item() >= 6:
                 setattr(w, "grad", None)  # noqa: B010  # one more way to write it
 
     return GradManager().attach([w, other], callbacks=Callback()), lambda x: gnp.sum(w * other * x)
+
+
+def _replaced_in_hook(count: Tensor, w: Tensor, other: Tensor) -> Made:
+    def act() -> None:
+        count[...] += 1
+        if count.item() >= 6:
+            w.grad = tensor(wave(3, at=count.item()))
+
+    def loss(x: Any) -> Tensor:
+        product = w * x
+        product.register_hook(lambda grad: act())
+        return gnp.sum(product * other)
+
+    return GradManager().attach([w, other]), loss
 
 
 def _sets_gradients(make: Callable[[Tensor, Tensor, Tensor], Made]) -> Compared:
@@ -761,32 +734,9 @@ def _sets_gradients(make: Callable[[Tensor, Tensor, Tensor], Made]) -> Compared:
     return Compared(step, [((wave(3, at=k),), {}) for k in range(CALLS)], lambda: (w, other, count))
 
 
-@pytest.mark.parametrize("make", [_set_in_forward, _set_in_hook, _set_in_callback])
-def test_code_that_runs_each_time_and_sets_gradients_runs_once(make: Any, native: bool) -> None:
-    """A replay would find it out too late, so there is none; the warning names the line."""
-    expected = history(_sets_gradients(make))
-    with pytest.warns(errors.CompileWarning, match=r"sets gradients, at .*test_compiled_steps.py:\d+, on which"):
-        found = history(_sets_gradients(make), lambda step: compile(step, native=native))
-    assert first_difference(found, expected) == ""
-
-
-@pytest.mark.parametrize("replaces", [False, True])
-def test_gradients_that_a_hook_sets_unseen_are_noticed_once(replaces: bool, native: bool) -> None:
+@pytest.mark.parametrize("make", [_set_in_hook, _set_in_callback, _replaced_in_hook])
+def test_gradients_that_code_of_each_call_sets_are_noticed_once(make: Any, native: bool) -> None:
     """The call in which they are runs again; all later ones run as written."""
-
-    def make(count: Tensor, w: Tensor, other: Tensor) -> Made:
-        def act() -> None:
-            count[...] += 1
-            if count.item() >= 5:
-                w.grad = tensor(wave(3, at=count.item())) if replaces else None
-
-        def loss(x: Any) -> Tensor:
-            product = w * x
-            product.register_hook(lambda grad: act())
-            return gnp.sum(product * other)
-
-        return GradManager().attach([w, other]), loss
-
     made = _sets_gradients(make)
     step, (_, _, count) = compile(made.step, native=native), made.state()
     counted = []
@@ -795,7 +745,7 @@ def test_gradients_that_a_hook_sets_unseen_are_noticed_once(replaces: bool, nati
         for args, _ in made.calls:
             step(*args)
             counted.append(count.item())
-    assert counted == [1, 2, 3, 4, 6, 7, 8]
+    assert counted == [1, 2, 3, 4, 5, 7, 8]
     (text,) = [str(w.message) for w in warned]
     assert "test_compiled_steps.py:" in text
     assert "has run twice" in text
