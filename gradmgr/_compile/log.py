@@ -116,7 +116,6 @@ class Log(Listener, Interceptor):
         "code_of_program",
         "conditions",
         "obstacles",
-        "pinned",
         "steps",
         "tensors",
         "values",
@@ -139,7 +138,6 @@ class Log(Listener, Interceptor):
         self.cleanups: list[Callable[[BaseException], None]] = []
         self.code_of_program: list[Any] = []
         self.changes_state = False
-        self.pinned: set[int] = set()  # numbers of arguments that the function has by other means, too
         self.changed: set[int] = set()  # arrays of earlier steps that later ones have added into, by identity
         self._candidates: dict[
             int, weakref.ref[Tensor]
@@ -204,10 +202,6 @@ class Log(Listener, Interceptor):
         for t in tensors:
             if self._candidate(t._array) is None:
                 self._candidates[id(t._array)] = weakref.ref(t)
-            if self._candidate(t._array) is t:
-                known = self.tensors.get(id(t))
-                if known is not None and known.source is not None and known() is t:
-                    self.pinned.add(known.source)
 
     def _candidate(self, array: Any) -> Tensor | None:
         """Return the tensor from outside that has this array; None if none is known."""

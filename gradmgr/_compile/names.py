@@ -14,6 +14,7 @@ from gradmgr._compile.search import LEAVES, Place, Search, state_of
 from gradmgr._compile.settings import settings_read
 from gradmgr._engine.context import current
 from gradmgr._engine.history.modes import is_grad_enabled, is_inference_mode_enabled, modes_in_effect
+from gradmgr._engine.tensor import Tensor
 
 _NEVER = ((current, MISSING),)  # `quick` of a setting for which nothing is
 
@@ -83,6 +84,11 @@ class Names:
                 after = "another " + after.removeprefix("a ").removeprefix("an ") if before == after else after
                 return text.format(place.described(), before, after)
         return None
+
+    def tensors(self) -> list[Tensor]:
+        """Return the Tensors that names stand for."""
+        found = [reference() for place in self._places if place.noted is not None for reference in place.noted.arrays]
+        return [t for t in found if isinstance(t, Tensor)]
 
     def known(self, leaves: Sequence[Any]) -> dict[int, str]:
         """Return by number the Tensors and arrays among the arguments that names stand for, too, and these names."""
