@@ -537,33 +537,18 @@ def test_a_function_sees_and_changes_tensors_at_its_place(native: bool) -> None:
     both(make, native)
 
 
-def custom_operation(log: list[Any], *, fails_at: tuple[int, int] = (-1, -1)) -> Any:
-    """An operation that notes its calls and those of its rule, and fails at one of each."""
-
-    def noted(what: str, values: Any) -> None:
-        log.append((what, values.tolist()))
-        if [each for each, _ in log].count(what) - 1 == fails_at[what == "rule"]:
-            raise ValueError(f"in the {what}")
-
-    def rule(g: Any, x: Any) -> Any:
-        noted("rule", g)
-        return 2 * x * g
-
-    @custom_op(vjp={"x": rule})
-    def square(x: Any) -> Any:
-        noted("function", x)
-        return x * x
-
-    return square
-
-
-@pytest.mark.parametrize("fails_at", [(-1, -1), (3, -1), (-1, 5)])
-def test_the_functions_of_a_custom_op_run_once_in_each_call(fails_at: tuple[int, int], native: bool) -> None:
-    """An error in them is raised as it is."""
+def test_the_functions_of_a_custom_op_run_once_in_each_call(native: bool) -> None:
+    """The log, which is compared, has each of their calls once."""
 
     def make() -> Compared:
         log: list[Any] = []
-        w, square = tensor(wave(3)), custom_operation(log, fails_at=fails_at)
+
+        @custom_op(vjp={"x": lambda g, x: (log.append(("rule", g.tolist())), 2 * x * g)[1]})
+        def square(x: Any) -> Any:
+            log.append(("function", x.tolist()))
+            return x * x
+
+        w = tensor(wave(3))
         gm = GradManager().attach(w)
 
         def step(x: Any) -> Any:
@@ -572,9 +557,32 @@ def test_the_functions_of_a_custom_op_run_once_in_each_call(fails_at: tuple[int,
                 gm.backward(loss)
             return loss
 
-        calls = [((wave(3, at=k),), {}) for k in range(CALLS)]
-        return Compared(step, calls, lambda: (w, log), raises=(ValueError,))
+        return Compared(step, [((wave(3, at=k),), {}) for k in range(CALLS)], lambda: (w, log))
 
+    both(make, native)
+
+
+@pytest.mark.parametrize("where", ["function", "rule"])
+def test_an_error_in_a_custom_op_is_raised_as_it_is(where: str, native: bool) -> None:
+    def make() -> Compared:
+        def checked(name: str, x: Any) -> Any:
+            if name == where and x[0] > 4:
+                raise ValueError(f"{x[0]} in the {name}")
+            return x
+
+        square = custom_op(vjp={"x": lambda g, x: 2 * checked("rule", x) * g})(lambda x: checked("function", x) ** 2)
+        gm = GradManager().attach(w := tensor(wave(3)))
+
+        def step(x: Any) -> Any:
+            with gm:
+                loss = gnp.sum(square(w * x))
+                gm.backward(loss)
+            return loss
+
+        calls = [((wave(3, at=k) * (20 if k in (3, 5) else 1),), {}) for k in range(CALLS)]
+        return Compared(step, calls, lambda: w, raises=(ValueError,))
+
+    assert any("ValueError" in str(each) for each in history(make()))
     both(make, native)
 
 
