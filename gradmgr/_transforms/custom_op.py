@@ -217,6 +217,7 @@ class _Kernel(_WithSignature):
     """The kernel of a custom op: the user's function, given read-only arrays."""
 
     __slots__ = ("function",)
+    runs_each_time = True  # in replays, too
 
     runs_each_time = is_foreign = True  # in a replay, too
 

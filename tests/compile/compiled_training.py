@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,8 +10,8 @@ from compiled_programs import CALLS, PROGRAMS, Program, call, calls_with, loss_o
 
 import gradmgr
 import gradmgr.numpy as gnp
-from gradmgr import GradManager, Tensor, functional, graph, nn, optim, tensor
-from gradmgr.function import Function, custom_op
+from gradmgr import GradManager, Tensor, graph, nn, optim, tensor
+from gradmgr.function import Function
 from gradmgr.nn import functional as F  # noqa: N812  # torch's name
 from gradmgr.optim import lr_scheduler
 from gradmgr.profiler import record_function
@@ -362,47 +361,6 @@ def higher_order() -> Program:
 
 
 @program
-def third_order() -> Program:
-    x = tensor(wave(3))
-    managers = [GradManager().attach(x) for _ in range(3)]
-
-    def step(scale: Any) -> Any:
-        with managers[0]:
-            with managers[1]:
-                with managers[2]:
-                    managers[2].backward(gnp.sum(gnp.sin(x * scale)))
-                g, x.grad = x.grad, None
-                managers[1].backward(gnp.sum(g))
-            g, x.grad = x.grad, None
-            managers[0].backward(gnp.sum(g))
-        g, x.grad = x.grad, None
-        return g
-
-    return Program(step, calls_with(*waves(3)), lambda: x)
-
-
-@program
-def gradient_penalty() -> Program:
-    t = Training("MLP", "Adam")
-    inner = GradManager()
-
-    def step(x: Any, y: Any) -> Any:
-        x = tensor(x)
-        with t.gm:
-            inner.attach(x)
-            with inner:
-                loss = t.loss(x, y)
-                inner.backward(loss)
-            penalty = gnp.mean((gnp.sqrt(gnp.sum(x.grad**2, axis=1) + 1e-6) - 1) ** 2)
-            t.gm.backward(t.loss(x, y) + 10 * penalty)
-        inner.detach(x)
-        t.update()
-        return loss, penalty
-
-    return t.program(step)
-
-
-@program
 def gradient_penalty_with_create_graph() -> Program:
     t = Training("MLP", "Adam")
 
@@ -415,54 +373,6 @@ def gradient_penalty_with_create_graph() -> Program:
         return loss
 
     return t.program(step)
-
-
-@program
-def meta_learning() -> Program:
-    weights = [tensor(wave(1, 3)), tensor(wave(3, 1, at=1))]
-    outer, optimizer = GradManager().attach(weights), optim.Adam(weights, lr=0.1)
-
-    def error(weights: Any, x: Any) -> Any:
-        return gnp.sum((gnp.tanh(x @ weights[0]) @ weights[1] - x) ** 2)
-
-    def step(x: Any) -> Tensor:
-        with outer:
-            own = [w * 1 for w in weights]
-            for _ in range(2):
-                with GradManager().attach(own) as inner:
-                    inner.backward(error(own, x))
-                own = [w - 0.05 * w.grad for w in own]
-            loss = error(own, x + 1)
-            outer.backward(loss)
-        optimizer.step()
-        optimizer.zero_grad()
-        return loss
-
-    return Program(step, calls_with(*waves(4, 1)), lambda: (weights, optimizer.state_dict()))
-
-
-@program
-def two_models_in_turn() -> Program:
-    """A generator and a critic, each with its manager and optimiser, and noise."""
-    maker, critic, noise = Training("MLP", "Adam"), Training("MLP", "RMSprop"), np.random.default_rng(1)
-    critic.model = nn.Linear(3, 1, rng=noise)
-    critic.params = list(critic.model.parameters())
-    critic.gm, critic.optimizer = GradManager().attach(critic.params), optim.RMSprop(critic.params, lr=0.1)
-
-    def step(x: Any, y: Any) -> Any:
-        with critic.gm:
-            fake = maker.model(noise.standard_normal(x.shape, "float32"))
-            worth = gnp.mean(critic.model(fake)) - gnp.mean(critic.model(x[:, :3]))
-            critic.gm.backward(worth)
-        critic.update()
-        with maker.gm:
-            made = -gnp.mean(critic.model(maker.model(noise.standard_normal(x.shape, "float32"))))
-            maker.gm.backward(made)
-        maker.update()
-        return {"critic": worth, "maker": made}
-
-    maker.more = {"critic": (critic.params, critic.optimizer.state_dict), "noise": noise}
-    return maker.program(step)
 
 
 # ---------------------------------------------------------------- schedules, clipping, scaling
@@ -594,70 +504,7 @@ def grad_scaler_that_skips_a_step() -> Program:
     return scaled(values, init_scale=8.0)
 
 
-@program
-def grad_scaler_that_is_off() -> Program:
-    return scaled(waves(4, dtype="float32"), enabled=False)
-
-
 # ---------------------------------------------------------------- steps that do more than train
-
-
-@program
-def average_of_weights_in_place() -> Program:
-    t = Training("MLP", "Adam")
-    average = [p.copy() for p in t.params]
-
-    def step(x: Any, y: Any) -> Tensor:
-        loss = t.step(x, y)
-        for a, p in zip(average, t.params, strict=True):
-            a *= 0.9
-            a += 0.1 * p
-        return loss
-
-    t.more["average"] = average
-    return t.program(step)
-
-
-@program
-def running_statistics_of_plain_arrays() -> Program:
-    mean, count = np.zeros(3), np.zeros((), int)
-
-    def step(x: np.ndarray) -> np.ndarray:
-        count.__iadd__(1)
-        mean.__iadd__((x.mean(0) - mean) / count)
-        return x - mean
-
-    return Program(
-        step, calls_with(*waves(4, 3)), lambda: (mean, count), may_warn=True
-    )  # it writes to an array held outside
-
-
-@program
-def history_in_a_ring() -> Program:
-    """Writes to a place that moves: the position is an array."""
-    ring, place = np.zeros((3, 2)), np.zeros(1, int)
-
-    def step(x: np.ndarray) -> np.ndarray:
-        ring[place] = x
-        place[...] = (place + 1) % 3
-        return ring.sum(0)
-
-    return Program(step, calls_with(*waves(2)), lambda: (ring, place), may_warn=True)  # as above
-
-
-@program
-def checkpointed() -> Program:
-    t = Training("BatchNorm and dropout", "Adam")
-
-    def step(x: Any, y: Any) -> Tensor:
-        with t.gm:
-            h = gradmgr.checkpoint(lambda a: gnp.tanh(t.model[0](a)), x)
-            loss = F.cross_entropy(t.model[4](h), y)
-            t.gm.backward(loss)
-        t.update()
-        return loss
-
-    return t.program(step)
 
 
 @program
@@ -667,13 +514,13 @@ def checkpointed_with_dropout() -> Program:
     gm = GradManager().attach(w)
 
     def block(x: Any) -> Tensor:
-        return F.dropout(gnp.tanh(w * x), 0.5, rng=rng) + other.normal(size=6)
+        return F.dropout(gnp.tanh(w * x), 0.5, rng=rng) + gnp.zeros(6).normal_(generator=other)
 
     def step(x: Any) -> Any:
         with gm:
             h = gradmgr.checkpoint(block, F.dropout(x, 0.2, rng=rng))
             h = gradmgr.checkpoint(lambda h: block(gradmgr.checkpoint(block, h)), h)
-            loss = gnp.sum(h * rng.normal(size=6))
+            loss = gnp.sum(h * gnp.zeros(6).normal_(generator=rng))
             gm.backward(loss)
         found, w.grad = w.grad, None
         return loss, found
@@ -694,19 +541,6 @@ def _with_hooks_made_in_the_step(register: Callable[[Tensor, Tensor, list[float]
 
     between = {4: lambda: factors.__setitem__(0, 3.0)}
     return Program(step, calls_with(*tensors(3)), lambda: w, between=between, **options)
-
-
-@program
-def draws_in_the_order_of_the_step() -> Program:
-    """A hook of a module draws between draws of the step, one of which takes an array that is there before the hook."""
-    w, rng, module = tensor(wave(6)), np.random.default_rng(3), nn.Identity()
-    module.register_forward_hook(lambda module, args, out: out + rng.normal(size=6))
-
-    def step(x: Any) -> Any:
-        h = module(w * rng.permutation(x))
-        return h * rng.permutation(x), x[:2] + rng.normal(size=2)
-
-    return Program(step, calls_with(*waves(6)), lambda: rng)
 
 
 def _register_all(h: Tensor, x: Tensor, factors: list[float]) -> None:
@@ -730,27 +564,6 @@ def hooks_made_in_the_step_of_what_it_holds() -> Program:
         h.register_hook(lambda g: g * gnp.sum(x) * factors[0])
 
     return _with_hooks_made_in_the_step(register, may_warn=True)
-
-
-@program
-def hooks_made_in_the_step_with_a_tensor_as_default() -> Program:
-    def register(h: Tensor, x: Tensor, factors: list[float]) -> None:
-        h.register_hook(lambda g, more=2 * x: g * more * factors[0])
-
-    return _with_hooks_made_in_the_step(register, may_warn=True)
-
-
-@program
-def train_in_the_step_and_eval_outside() -> Program:
-    """Each epoch begins in the mode in which the last one was validated."""
-    t = Training("BatchNorm and dropout", "Adam")
-
-    def step(x: Any, y: Any) -> Tensor:
-        t.model.train()
-        return t.step(x, y)
-
-    between = dict.fromkeys((3, 5, 6), t.model.eval)
-    return t.program(step, between=between)
 
 
 @program
@@ -805,22 +618,6 @@ def evaluation_inside_the_step() -> Program:
     return t.program(step, may_warn=True)
 
 
-@program
-def per_example_gradients() -> Program:
-    w, rng = tensor(wave(3)), np.random.default_rng(0)
-
-    def loss(w: Any, x: Any) -> Any:
-        return gnp.sum(gnp.tanh(w * x)) ** 2
-
-    def step(x: Any) -> Any:
-        found = gradmgr.vmap(functional.grad(loss), in_dims=(None, 0))(w, x)
-        noisy = found.mean(axis=0) + 0.1 * rng.standard_normal(3)
-        w.__isub__(noisy)
-        return found
-
-    return Program(step, calls_with(*tensors(4, 3)), lambda: (w, rng))
-
-
 class Doubled(Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -845,79 +642,6 @@ def gradients_of_a_function_added_to_others() -> Program:
         return found
 
     return Program(step, calls_with(*tensors(33)))
-
-
-class Cube(Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        ctx.save_for_backward(x)
-        return x**3
-
-    @staticmethod
-    def backward(ctx: Any, g: Tensor) -> Tensor:
-        (x,) = ctx.saved_tensors
-        return g * 3 * x**2
-
-
-@program
-def function_of_the_users() -> Program:
-    w = tensor(wave(3))
-    gm = GradManager().attach(w)
-
-    def step(x: Any) -> Any:
-        with gm:
-            y = gnp.sum(Cube.apply(w * x))
-            gm.backward(y)
-        return y
-
-    return Program(step, calls_with(*waves(3)), lambda: w)
-
-
-@program
-def function_that_reads_values() -> Program:
-    """It is not replayed."""
-    log: list[Any] = []
-
-    class Logged(Function):
-        @staticmethod
-        def forward(ctx: Any, x: Tensor) -> Tensor:
-            ctx.largest = float(x.numpy().max())
-            log.append(("forward", x.tolist()))
-            return x * ctx.largest
-
-        @staticmethod
-        def backward(ctx: Any, g: Tensor) -> Tensor:
-            log.append(("backward", g.tolist()))
-            return g * ctx.largest
-
-    w = tensor(wave(3))
-    gm = GradManager().attach(w)
-
-    def step(x: Any) -> Any:
-        with gm:
-            y = gnp.sum(Logged.apply(w * x))
-            gm.backward(y)
-        return y
-
-    return Program(step, calls_with(*waves(3)), lambda: (w, log), may_warn=True)
-
-
-@program
-def custom_operation() -> Program:
-    log: list[Any] = []
-
-    @custom_op(derivative={"x": lambda t, out, rate: t * out * rate})
-    def growth(x: Any, rate: float = 1.0) -> Any:
-        log.append(x.tolist())
-        return np.exp(rate * x)
-
-    def step(x: Any) -> Any:
-        with GradManager().attach(x) as gm:
-            y = gnp.sum(growth(x, rate=2.0))
-            gm.backward(y)
-        return y
-
-    return Program(step, calls_with(*tensors(3)), lambda: log)
 
 
 # ---------------------------------------------------------------- hooks and callbacks
@@ -953,23 +677,6 @@ def hooks_of_tensors() -> Program:
 
 
 @program
-def hook_that_the_step_registers() -> Program:
-    log: list[Any] = []
-    w = tensor(wave(3))
-    gm = GradManager().attach(w)
-
-    def step(x: Any) -> Any:
-        with gm:
-            h = w * x
-            h.register_hook(logged(log, 3.0))
-            h.retain_grad()
-            gm.backward(loss_of(h))
-        return h.grad
-
-    return Program(step, calls_with(*waves(3)), lambda: (w, log), may_warn=True)
-
-
-@program
 def hooks_of_modules() -> Program:
     log: list[Any] = []
     t = Training("MLP", "Adam")
@@ -1000,13 +707,6 @@ def callback_that_uses_random_numbers() -> Program:
     t = Training("MLP", "SGD", callbacks=lambda p, g: g + 0.01 * noise.standard_normal(g.shape, "float32"))
     t.more["noise"] = noise
     return t.program()
-
-
-@program
-def callback_that_changes_between_calls() -> Program:
-    rate = SimpleNamespace(factor=1.0)
-    t = Training("MLP", "SGD", callbacks=lambda p, g: g * rate.factor)
-    return t.program(between={3: lambda: setattr(rate, "factor", 0.25), 5: lambda: setattr(rate, "factor", 2.0)})
 
 
 # ---------------------------------------------------------------- training state that changes between calls
@@ -1057,26 +757,6 @@ for _name, _change in CHANGES.items():
         PROGRAMS[f"changed: {_name}, {_model}"] = lambda c=_change, m=_model: changing(c, m)
 
 
-@program
-def train_and_eval_in_turn() -> Program:
-    t = Training("BatchNorm and dropout", "Adam")
-    turn = {k: (t.model.eval if k % 2 else t.model.train) for k in range(CALLS)}
-    return t.program(between=turn)
-
-
-@program
-def memory_that_a_user_holds() -> Program:
-    t = Training("BatchNorm and dropout", "Adam")
-    held = t.more["held"] = []
-
-    def hold() -> None:
-        w = t.params[0]
-        held.extend([w.numpy(), w[1:], w.T, w.detach(), t.model.state_dict(), t.optimizer.state_dict()])
-        held.append([p.grad for p in t.params])
-
-    return t.program(between={0: hold, 2: hold, 4: hold})
-
-
 # ---------------------------------------------------------------- layers, each alone in a step
 
 LAYERS: dict[str, tuple[Callable[[Any], nn.Module], Callable[[int], Any]]] = {
@@ -1099,34 +779,32 @@ LAYERS: dict[str, tuple[Callable[[Any], nn.Module], Callable[[int], Any]]] = {
 }
 
 
-# Returns its argument, which is then still attached.
-STAY_EAGER = ("Dropout of nothing",)
-
-
-def layer_alone(make: Callable[[Any], nn.Module], given: Callable[[int], Any], may_warn: bool) -> Program:
+def layer_alone(make: Callable[[Any], nn.Module], given: Callable[[int], Any], **options: Any) -> Program:
     rng = np.random.default_rng(0)
     layer = make(rng)
     gm = GradManager().attach(list(layer.parameters()))
 
     def step(x: Any) -> Any:
-        x = tensor(x) if x.dtype.kind == "f" else x
-        if isinstance(x, Tensor):
+        x = tensor(x)
+        if x.dtype.kind == "f":
             gm.attach(x)
         with gm:
             y = layer(x)
             while isinstance(y, tuple):
                 y = y[0]
             gm.backward(gnp.sum(y * y))
-        return y, getattr(x, "grad", None)
+        return y, x.grad
 
     inputs = [given(k) for k in range(CALLS)]
     inputs = [x.astype("float32") if x.dtype.kind == "f" else x for x in inputs]
-    return Program(step, calls_with(*inputs), lambda: (layer, list(layer.parameters()), rng), may_warn=may_warn)
+    return Program(step, calls_with(*inputs), lambda: (layer, list(layer.parameters()), rng), **options)
 
 
 for _name, (_layer, _given) in LAYERS.items():
-    _eager = _name in STAY_EAGER
-    PROGRAMS[f"layer: {_name}"] = lambda make=_layer, given=_given, eager=_eager: layer_alone(make, given, eager)
+    # The layer that drops nothing returns its argument, which is then still attached.
+    PROGRAMS[f"layer: {_name}"] = lambda make=_layer, given=_given, name=_name: layer_alone(
+        make, given, may_warn=name == "Dropout of nothing"
+    )
 
 
 # ---------------------------------------------------------------- callbacks that do more than look

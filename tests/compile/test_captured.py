@@ -14,7 +14,7 @@ from helpers import normal
 from machine import needs_machine
 
 import gradmgr.numpy as gnp
-from gradmgr import GradManager, Tensor, asarray, functional
+from gradmgr import GradManager, Tensor, asarray, compile, functional
 from gradmgr._arrays.capture import Capture
 from gradmgr._arrays.captured import CapturedArray
 from gradmgr._arrays.captured_calls import CaptureError
@@ -215,50 +215,41 @@ def test_what_comes_from_elsewhere_shows_in_a_second_capture(found: str) -> None
 
 
 def _attended(x: Any, rng: Any) -> Any:
-    return F.scaled_dot_product_attention(asarray(x), x[:3], x[:3], dropout_p=0.25, rng=rng)
+    return F.scaled_dot_product_attention(x, x[:3], x[:3], dropout_p=0.25, rng=rng)
 
 
 def _dropped_by_vmap(x: Any, rng: Any, randomness: str) -> Any:
-    return vmap(lambda t: F.dropout(t * 2, 0.3, rng=rng), randomness=randomness)(asarray(x))
+    return vmap(lambda t: F.dropout(t * 2, 0.3, rng=rng), randomness=randomness)(x)
 
 
 DRAWS: dict[str, Callable[[Any, Any], Any]] = {
-    "dropout": lambda x, rng: F.dropout(asarray(x), 0.3, rng=rng),
-    "dropout of an array": lambda x, rng: asarray(F.dropout(x, 0.3, rng=rng)),
-    "dropout, decided by a byte": lambda x, rng: F.dropout(asarray(x), 0.5, rng=rng),
-    "dropout by NumPy's global generator": lambda x, _: F.dropout(asarray(x), 0.3),
+    "dropout": lambda x, rng: F.dropout(x, 0.3, rng=rng),
+    "dropout, decided by a byte": lambda x, rng: F.dropout(x, 0.5, rng=rng),
     "attention": _attended,
     "attention, keys alone": lambda x, rng: F.scaled_dot_product_attention(
-        np.ones((4, 5)), asarray(x), asarray(x), dropout_p=0.25, rng=rng
+        np.ones((4, 5)), x, x, dropout_p=0.25, rng=rng
     ),
     "vmap, the same": lambda x, rng: _dropped_by_vmap(x, rng, "same"),
     "vmap, different": lambda x, rng: _dropped_by_vmap(x, rng, "different"),
-    "bernoulli_": lambda x, rng: asarray(x * 1).bernoulli_(0.3, generator=rng),
+    "bernoulli_": lambda x, rng: (x * 1).bernoulli_(0.3, generator=rng),
     "bernoulli_, of probabilities": lambda x, rng: asarray(np.ones((4, 5))).bernoulli_(np.exp(-abs(x)), generator=rng),
-    "normal_": lambda x, rng: asarray(x * 1).normal_(1, 2, generator=rng) * x,
-    "normal_, 0-d": lambda x, rng: asarray(x * 1)[0, 0].normal_(1, 2, generator=rng) * x,
-    "cauchy_": lambda x, rng: asarray(x * 1).cauchy_(1, 2, generator=rng),
-    "random_": lambda x, rng: asarray(x * 1).random_(3, 7, generator=rng),
-    "uniform_, in vmap": lambda x, rng: vmap(lambda t: (t * 1).uniform_(3, 7, generator=rng) * t, randomness="same")(
-        asarray(x)
-    ),
+    "normal_": lambda x, rng: (x * 1).normal_(1, 2, generator=rng) * x,
+    "normal_, 0-d": lambda x, rng: (x * 1)[0, 0].normal_(1, 2, generator=rng) * x,
+    "cauchy_": lambda x, rng: (x * 1).cauchy_(1, 2, generator=rng),
+    "random_": lambda x, rng: (x * 1).random_(3, 7, generator=rng),
+    "uniform_, in vmap": lambda x, rng: vmap(lambda t: (t * 1).uniform_(3, 7, generator=rng) * t, randomness="same")(x),
 }
 
 
 @pytest.mark.parametrize("name", DRAWS)
-def test_a_replay_draws_as_the_program_does(name: str) -> None:
-    program, rng = DRAWS[name], np.random.default_rng(1)
-    capture, found = capture_of(lambda x: [program(x, rng)._array], normal(4, 5, seed=1))
-    again, x = np.random.default_rng(7), normal(4, 5, seed=2)
-    np.random.seed(7)  # of which generators are made where none is given
-    expected = [program(x, again)._array for _ in range(2)]
-    for replay in (compile_replay(capture, found), lambda x: [capture.replay(x)[found[0].slot.number]]):
-        rng.bit_generator.state = np.random.default_rng(7).bit_generator.state
-        np.random.seed(7)  # as above
-        for z in expected:
-            np.testing.assert_array_equal(replay(np.array(x))[0], z)
-        assert rng.bit_generator.state == again.bit_generator.state
-    assert not np.array_equal(expected[0], expected[1])
+def test_a_replay_draws_as_the_function_does(name: str) -> None:
+    rng, expected = np.random.default_rng(7), np.random.default_rng(7)
+    compiled = compile(lambda x: DRAWS[name](x, rng))
+    for k in range(6):
+        x = asarray(normal(4, 5, seed=k))
+        np.testing.assert_array_equal(compiled(x).numpy(), DRAWS[name](x, expected).numpy())
+        assert rng.bit_generator.state == expected.bit_generator.state
+    assert "1 variant" in compiled.explain()
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
