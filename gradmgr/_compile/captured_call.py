@@ -16,7 +16,7 @@ from gradmgr._compile.assembly import Assembly
 from gradmgr._compile.log import Log
 from gradmgr._compile.names import Names
 from gradmgr._compile.signature import Signature, give_back, passed_containers
-from gradmgr._engine.cleanup import without_collections
+from gradmgr._engine.cleanup import without_collections, without_full_collections
 from gradmgr._engine.containers import leaves_of, rebuilt
 from gradmgr._engine.context import Intercepting, current
 from gradmgr._engine.history.modes import is_grad_enabled, is_inference_mode_enabled
@@ -108,7 +108,7 @@ class CapturedCall:
         with Intercepting(self.log):
             set_listener(self.log)
             try:
-                made = function(*args, **keywords)
+                made = without_full_collections(function, *args, **keywords)
                 self.log.flush()
             finally:
                 set_listener(None)

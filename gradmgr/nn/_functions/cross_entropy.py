@@ -15,11 +15,11 @@ from gradmgr._arrays import batched, libraries, native_kernels
 from gradmgr._arrays.arguments import leaves_in
 from gradmgr._arrays.batched import innermost
 from gradmgr._arrays.captured import inner_of
-from gradmgr._arrays.listening import asked, computed, listener
+from gradmgr._arrays.listening import asked, computed
 from gradmgr._engine.broadcast import broadcast_to
 from gradmgr._engine.custom import several
 from gradmgr._engine.op import Function, linear, zeros
-from gradmgr._engine.tensor import Tensor, raw
+from gradmgr._engine.tensor import Tensor, bare, raw
 from gradmgr.nn._functions.activation import log_softmax
 from gradmgr.nn._functions.arguments import check_floating, check_reduction, integer, reduced
 from gradmgr.nn._functions.loss import SINGLE_OR_DOUBLE, check_library
@@ -391,7 +391,7 @@ def _class_axis(asked: str, input: Any, target: Any) -> int:
 
 def _plain_labels(input: Any, target: Any, ignore_index: int, reduction: str) -> _Labels | None:
     """Return checked labels in the common case, NumPy arrays (N, C) and (N,), or None in all other cases."""
-    x, t = raw(input), raw(target)
+    x, t = bare(input), bare(target)
     if not (x.__class__ is t.__class__ is np.ndarray) or x.ndim != 2 or x.dtype not in SINGLE_OR_DOUBLE:
         return None
     rows, classes = x.shape
@@ -399,9 +399,6 @@ def _plain_labels(input: Any, target: Any, ignore_index: int, reduction: str) ->
         return None
     if t.dtype != np.int64 or t.shape != (rows,) or not rows or not classes or 0 <= ignore_index < classes:
         return None
-    heard = listener()
-    if heard is not None:
-        heard.meet_all((target,))
     places = computed(np.copy, t)  # a program may read the next batch into `target` before the backward pass
     if asked(_exceeds, places, classes):
         return None
