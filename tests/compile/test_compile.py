@@ -52,6 +52,7 @@ import gradmgr
 import gradmgr.numpy as gnp
 from gradmgr import GradManager, Tensor, errors, forward_ad, functional, graph, nn, optim, tensor
 from gradmgr._arrays import native_kernels
+from gradmgr._engine.cleanup import without_full_collections
 from gradmgr.profiler import profile
 
 compile = functools.partial(gradmgr.compile, exact=True)  # bits are compared; test_fused.py is on the other level
@@ -1187,6 +1188,21 @@ def test_no_full_collections_while_a_function_is_captured() -> None:
         gc.callbacks.remove(note)
     assert any(found[:2] == before[:2] and found[2] > 10**6 for found in seen)
     assert gc.get_threshold() == before
+
+
+def test_thresholds_of_the_garbage_collector_are_put_back() -> None:
+    before = gc.get_threshold()
+    *young, full = without_full_collections(gc.get_threshold)
+    assert (*young,) == before[:2]
+    assert full > 10**6
+    with pytest.raises(KeyError):
+        without_full_collections({}.__getitem__, "nothing")
+    assert gc.get_threshold() == before
+    try:
+        without_full_collections(gc.set_threshold, 5000, 20, 30)
+        assert gc.get_threshold() == (5000, 20, 30)  # what the function chooses stays
+    finally:
+        gc.set_threshold(*before)
 
 
 @pytest.mark.parametrize("native", LEVELS)
