@@ -27,8 +27,16 @@ class Listener:
         """Return function(*args, **keywords): a step, and what it changes are arrays that it is given."""
         raise NotImplementedError
 
+    def compute_tangents(self, rule: Callable[..., Result], args: tuple[Any, ...]) -> Result:
+        """Return rule(*args), the tangents of what an op has returned: one step.
+
+        Where recorders record what the rule does with Tensors, what these ops take and return are results of the step,
+        too: the recorders may keep them.
+        """
+        raise NotImplementedError
+
     def compute_vjp(self, vjp: Callable[..., None], e: tuple[Any, ...], g: Any, grads: Any, owned: Any) -> None:
-        """Call vjp(e, g, grads, owned) in a pass that nothing records: one step."""
+        """Call vjp(e, g, grads, owned): one step, as `compute_tangents`."""
         raise NotImplementedError
 
     def guard(self, read: Callable[..., Result], args: tuple[Any, ...]) -> Result:

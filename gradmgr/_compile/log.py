@@ -22,9 +22,9 @@ from typing import Any
 import numpy as np
 
 from gradmgr._arrays import gpu, libraries
-from gradmgr._arrays.arguments import leaves_in
+from gradmgr._arrays.arguments import leaves_in, map_leaves
 from gradmgr._arrays.atomic import float_errors_raise
-from gradmgr._arrays.batched import Batched
+from gradmgr._arrays.batched import Batched, innermost
 from gradmgr._arrays.captured import CapturedArray
 from gradmgr._arrays.captured_calls import ROOT, Place, line_at
 from gradmgr._arrays.gpu import is_on_gpu
@@ -44,10 +44,12 @@ from gradmgr._compile.steps import (
     WriteArray,
     flat_gradient,
     run_foreign_vjp,
+    run_rule,
     run_vjp,
+    scene_of,
 )
 from gradmgr._compile.told import Teller, untold
-from gradmgr._engine.context import current, set_current
+from gradmgr._engine.context import current, recorders, set_current
 from gradmgr._engine.entry import kind_of, tracked_input_ids
 from gradmgr._engine.interceptors import Interceptor
 from gradmgr._engine.tensor import Tensor, wrap
@@ -105,6 +107,8 @@ class Log(Listener, Interceptor):
         "_given",
         "_has_late",
         "_inside",
+        "_later",
+        "_within",
         "_leaves",
         "_ours",
         "_teller",
@@ -144,6 +148,8 @@ class Log(Listener, Interceptor):
         ] = {}  # tensors from outside that may be read, by their arrays' identity
         self._leaves: list[weakref.ref[Tensor]] = []  # of managers that have begun to record
         self._has_late = False  # whether a call that may change any tensor was made as a whole
+        self._later: list[Step] = []  # steps that come after the one that runs
+        self._within: list[Any] | None = None  # what ops take and return in a step that they are part of
         self._inside = False  # whether a step runs, whose own steps do not count
         self._ours: set[str] = set()  # files of gradmgr's
 
@@ -167,9 +173,16 @@ class Log(Listener, Interceptor):
         elif is_on_gpu(result):
             self.values[id(result)] = result
 
-    def _add(self, step: Step) -> None:
+    def _is_part(self) -> bool:
+        """Return True if what is computed now is part of a step that runs."""
+        return self._inside or self._within is not None
+
+    def _add(self, step: Step, later: Sequence[Step] = ()) -> None:
+        """Add a step, and those that come after it; after the step that runs, where it is no part of that."""
         step.place = self.place()
-        self.steps.append(step)
+        steps = self.steps if self._within is None or isinstance(step, (Read, ReadGrad)) else self._later
+        steps.append(step)
+        steps += later
         if not self.obstacles and float_errors_raise():
             self.add_obstacle(
                 "floating-point errors raise in it, as its numpy.errstate or seterr says, and a replay raises none; "
@@ -282,7 +295,7 @@ class Log(Listener, Interceptor):
         array = t._array
         if array.__class__ is not Batched and not self._meet_array(array):
             self.values[id(array)] = array
-            self._add(Compute(_itself, (array,), {}, array))
+            self._add(Compute(_constant, (array,), {}, array))
 
     # ------------------------------------------------------------ steps
 
@@ -295,26 +308,59 @@ class Log(Listener, Interceptor):
                 self.meet(t)
                 t = t._array
             arrays.append(t)
+        if self._within is not None:
+            self._within.append((tuple(arrays), params, result))
+            return
         self._hold(result)
         self._add(Compute(op.kernel, (*arrays, *params), {}, result))
 
+    def compute_tangents(self, rule: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+        if self._inside:
+            return rule(*args)
+        args = untold(args)
+        for part in leaves_in(args):
+            if part.__class__ is np.ndarray:
+                self._meet_array(part)
+            elif isinstance(part, Tensor):
+                self.meet(part)
+        given, scene = map_leaves(_as_it_is, args), scene_of(args)
+        made, within, later = self._run_within(rule, *args)
+        returned = map_leaves(_as_it_is, made)
+        self._hold(returned)
+        if recorders(current()):
+            self._hold(within)
+            self._add(Compute(run_rule, (rule, given, scene), {}, (returned, within)), later)
+        else:
+            self._add(Compute(rule, given, {}, returned), later)
+        return made
+
+    def _run_within(self, rule: Callable[..., Any], *args: Any) -> tuple[Any, tuple[Any, ...], Sequence[Step]]:
+        """Return what a rule returns, what the ops within take and return, and steps that come after it."""
+        before = self._within, self._later
+        within, later = self._within, self._later = [], []
+        try:
+            made = rule(*args)
+        finally:
+            self._within, self._later = before
+        return made, tuple(within), later
+
     def told_array_of(self, t: Tensor) -> Any:
         self.meet(t)
-        return t._array if self._inside else self._teller.told(t._array)
+        return t._array if self._is_part() else self._teller.told(t._array)
 
     def told(self, value: Any) -> Any:
-        return value if self._inside or isinstance(value, Tensor) else self._teller.told(value)
+        return value if self._is_part() or isinstance(value, Tensor) else self._teller.told(value)
 
     def untold(self, value: Any) -> Any:
         return untold(value)
 
     def call(self, function: Callable[..., Any], args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-        if self._inside:
+        if self._is_part():
             return function(*args, **keywords)
         is_told = False
         args, keywords, given = *untold((args, keywords)), (args, keywords)
         for part in leaves_in(given):
-            is_told = is_told or part.__class__ is CapturedArray
+            is_told = is_told or innermost(part).__class__ is CapturedArray
         for part in leaves_in((args, keywords)):
             if part.__class__ is np.ndarray:
                 self._meet_array(part)
@@ -332,29 +378,32 @@ class Log(Listener, Interceptor):
 
     def compute_vjp(self, vjp: Callable[..., None], e: tuple[Any, ...], g: Any, grads: Any, owned: Any) -> None:
         runs = kind_of(e).runs
-        if runs == "steps":
+        is_recorded = not (owned.plain or owned.batched)
+        if self._inside or runs == "steps" or (runs and is_recorded):
             vjp(e, g, grads, owned)
             return
         ids = tuple(dict.fromkeys(tracked_input_ids(e)))
         if e[0] == "attach":
             ids = (*ids, e[1])
-        before = tuple([flat_gradient(grads.get(i)) for i in ids])
+        values = e, flat_gradient(g), tuple([flat_gradient(grads.get(i)) for i in ids])
+        kept, given, before = map_leaves(_as_it_is, values)
+        scene = scene_of(values) if is_recorded else None
         held = tuple([i for i in (*ids, e[1]) if i in owned])
-        given = flat_gradient(g)
-        before_this, self._inside = self._inside, True
-        try:
-            vjp(e, g, grads, owned)
-        finally:
-            self._inside = before_this
-        made = tuple([flat_gradient(grads.get(i)) for i in ids])
+        _, within, later = self._run_within(vjp, e, g, grads, owned)
+        made = map_leaves(_as_it_is, tuple([flat_gradient(grads.get(i)) for i in ids]))
         self.changed.update([id(h) for h in before if h is not None and any(h is d for d in made)])
         self._hold(made)
-        self._add(Compute(run_foreign_vjp if runs else run_vjp, (e, given, before, ids, held, type(owned)), {}, made))
+        args = kept, given, before, ids, held, type(owned)
+        if is_recorded:
+            self._hold(within)
+            self._add(Compute(run_rule, (run_vjp, args, scene), {}, (made, within)), later)
+        else:
+            self._add(Compute(run_foreign_vjp if runs else run_vjp, args, {}, made), later)
 
     def guard(self, read: Callable[..., Any], args: tuple[Any, ...]) -> Any:
         args = untold(args)
         found = read(*args)
-        if not self._inside:
+        if not self._is_part():
             self._add(Guard(read, args, found))
         return found
 
@@ -363,7 +412,7 @@ class Log(Listener, Interceptor):
         return self.guard(read, (t._array,))
 
     def leave(self, what: str, array: Any) -> None:
-        if not self._inside:
+        if not self._is_part():
             self.add_obstacle(what)
 
     def add_obstacle(self, what: str) -> None:
@@ -577,7 +626,7 @@ class Log(Listener, Interceptor):
                 elif isinstance(step, Whole):
                     found.update(map(id, _arrays_in(step.result)))
                 elif isinstance(step, Compute):
-                    is_made = step.function is libraries.make_array or step.function is _itself
+                    is_made = step.function is libraries.make_array or step.function is _constant
                     if is_made or not found.isdisjoint(map(id, _arrays_in((step.args, step.keywords)))):
                         found.update(map(id, _arrays_in(step.result)))
         return self._dependent
@@ -589,6 +638,11 @@ class Log(Listener, Interceptor):
         self.obstacles += [f"the function changes {what}; do that outside of it" for what in changed]
 
 
+def _as_it_is(value: Any) -> Any:
+    """Return a new Tensor of the array that a Tensor has now; anything else as it is."""
+    return wrap(value._array) if isinstance(value, Tensor) else value
+
+
 def _arrays_in(value: Any) -> Iterator[Any]:
     """Yield the arrays in nested containers, and those that Tensors and batched arrays have."""
     for part in leaves_in(value):
@@ -598,8 +652,9 @@ def _arrays_in(value: Any) -> Iterator[Any]:
             yield part
 
 
-def _itself(array: Any) -> Any:
-    return array
+def _constant(array: Any) -> Any:
+    """Return a copy of an array that the function has made of plain values, as the array itself is the program's."""
+    return array.copy()
 
 
 def _distinct(result: Any) -> Any:

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from gradmgr._arrays.arguments import leaves_in
 from gradmgr._arrays.captured_calls import Place
+from gradmgr._arrays.libraries import is_differentiable
+from gradmgr._engine.context import Context, current, interceptors_of, recorders, run_in
 from gradmgr._engine.entry import VJPS
+from gradmgr._engine.interceptors import Interceptor
+from gradmgr._engine.recorder import Recorder
+from gradmgr._engine.tensor import Tensor
 
 if TYPE_CHECKING:
     from gradmgr._compile.assembly import Assembly
@@ -182,6 +188,88 @@ class Restore(Step):
 
     def add_to(self, assembly: Assembly) -> None:
         assembly.append(self.write, (self.owner, self.state.slot), None)
+
+
+class _OpsWithin(Interceptor):
+    """Sees what the ops of a rule take and return.
+
+    Attributes:
+        seen: of each op the arrays of its inputs, its parameters and its result.
+    """
+
+    __slots__ = ("seen",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[Any] = []
+
+    def after_op(self, op: Any, inputs: tuple[Any, ...], params: tuple[Any, ...], result: Any) -> None:
+        self.seen.append((tuple([t._array if isinstance(t, Tensor) else t for t in inputs]), params, result))
+
+
+class _Tracking(Recorder):
+    """Tracks what is computed of some tensors, and records nothing: code may ask what is tracked."""
+
+    __slots__ = ()
+
+    def record_op(
+        self, op: Any, node_ids: tuple[Any, ...], values: tuple[Any, ...], out: Any, params: tuple[Any, ...], z: Any
+    ) -> None:
+        for part in z if z.__class__ is tuple else (z,):
+            if is_differentiable(part.dtype):
+                self.track(part, object())
+
+
+class Scene(NamedTuple):
+    """In what a rule runs where recorders record what it does.
+
+    Attributes:
+        count: how many recorders there are.
+        tracked: for each Tensor among the rule's arguments the numbers of the recorders that track it.
+        mappings: the interceptors that affect results, those of vmaps, with the numbers of the recorders outside.
+    """
+
+    count: int
+    tracked: tuple[tuple[int, ...], ...]
+    mappings: tuple[tuple[Any, tuple[int, ...]], ...]
+
+
+def scene_of(args: Any) -> Scene:
+    """Return in what a rule of these arguments runs now."""
+    known = recorders(current())
+
+    def which(is_meant: Callable[[Recorder], bool]) -> tuple[int, ...]:
+        return tuple([k for k, rec in enumerate(known) if is_meant(rec)])
+
+    tensors = [t for t in leaves_in(args) if isinstance(t, Tensor)]
+    tracked = tuple([which(lambda rec, t=t: rec.open and rec.node_id_of(t) is not None) for t in tensors])
+    mappings = [each for each in interceptors_of(current()) if each.affects_results]
+    return Scene(len(known), tracked, tuple([(each, which(each.outer.__contains__)) for each in mappings]))
+
+
+def run_rule(rule: Callable[..., Any], args: tuple[Any, ...], scene: Scene) -> Any:
+    """Return what a rule of an op returns, and what the ops that it calls with Tensors take and return."""
+    ops, known = _OpsWithin(), [_Tracking() for _ in range(scene.count)]
+    context = Context.of(current())
+    for rec in known:
+        rec.open = True
+        context = context.pushed(rec)
+    tensors = [t for t in leaves_in(args) if isinstance(t, Tensor)]
+    for t, numbers in zip(tensors, scene.tracked, strict=True):
+        for k in numbers:
+            known[k].track(t, object())
+    mappings = []
+    for mapping, outer in scene.mappings:
+        again = mapping.reopened()
+        again.outer = [known[k] for k in outer]
+        mappings.append(again)
+    added = (ops, *mappings)
+    try:
+        made = run_in(context.with_interceptors((*context.open_interceptors(), *added)), rule, *args)
+    finally:
+        for each in (*known, *added):
+            each.open = False
+    return made, tuple(ops.seen)
 
 
 def run_vjp(e: Any, g: Any, before: Any, ids: Any, held: Any, kind: Any) -> tuple[Any, ...]:

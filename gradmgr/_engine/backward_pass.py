@@ -12,7 +12,6 @@ from gradmgr._arrays.listening import computed, listener
 from gradmgr._engine.capture_notes import call_whole
 from gradmgr._engine.context import (
     Context,
-    as_tensor,
     current,
     interceptors_of,
     recorders,
@@ -95,7 +94,7 @@ def run_backward(
             heard = listener()
             for node_id, dy in seeds:
                 if heard is not None:
-                    dy = heard.untold(dy) if owned.plain else as_tensor(heard.untold(dy))
+                    dy = heard.untold(dy)
                 grads[node_id] = computed(operator.add, grads[node_id], dy) if node_id in grads else dy
             loop = compute_vjps if alone else _loop(tape, now, grads, create_graph, wanted)
             if report is not None:
@@ -323,7 +322,7 @@ class ObservedPass:
             interceptor.after_vjp(e, g, grads)
 
     def _compute(self, e: Entry, g: Any, grads: Grads, owned: Ownership) -> None:
-        if self.listener is not None and (owned.plain or owned.batched):
+        if self.listener is not None:
             self.listener.compute_vjp(VJPS[e[0]], e, g, grads, owned)
         else:
             VJPS[e[0]](e, g, grads, owned)
@@ -403,8 +402,6 @@ class ObservedPass:
         results: dict[int, Any] = {}
 
         def to(value: Any, node_id: Any) -> Any:
-            if node_id is None and self.listener is not None and is_array(value):
-                return wrap(value)  # so that what is computed of it is an op, of which the listener is told
             if node_id is None or not (is_array(value) or isinstance(value, Tensor)):
                 return value
             if isinstance(node_id, Result):

@@ -54,10 +54,6 @@ def compute(op: Any, arrays: list[Any], params: tuple[Any, ...]) -> Any:
         raise
 
 
-def as_tensor(value: Any) -> Any:
-    return wrap(value) if libraries.is_array(value) else value
-
-
 class Context:
     """Recorders and interceptors that are current together: immutable, replaced when one enters or leaves.
 
@@ -216,12 +212,8 @@ class Context:
                 values, out = arrays, made
                 if outer and (op.keeps_inputs or not rec.is_tape):
                     values = [_handle(a, k, outer) for k, a in enumerate(arrays)]
-                    if listener() is not None:  # which is told of ops on Tensors
-                        values = [wrap(a) if libraries.is_array(a) else a for a in values]
                 if outer and (op.keeps_out or not rec.is_tape):
                     out = snapshot(z, [each for each, _ in outer])
-                    if listener() is not None:
-                        out = tuple([as_tensor(part) for part in out]) if out.__class__ is tuple else as_tensor(out)
                 rec.record_op(op, node_ids, tuple(values), out, params, z)
                 recorded.append((rec, node_ids))
             outer += recorded

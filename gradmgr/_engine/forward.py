@@ -13,7 +13,6 @@ from gradmgr._engine.broadcast import broadcast_like
 from gradmgr._engine.cleanup import Scope, call_if_free
 from gradmgr._engine.context import (
     Context,
-    as_tensor,
     current,
     enter_recorders,
     leave_recorders,
@@ -94,11 +93,11 @@ class Forward(Recorder):
             heard = listener()
             if heard is None:
                 tangents = _tangents(op.jvp, node_ids, values, out, params)
-            elif op.runs == "steps" or recorders(outside):  # the listener is told of ops on Tensors
-                tangents = _tangents(op.jvp, tuple(map(as_tensor, node_ids)), values, out, params)
+            elif op.runs == "steps" or (op.runs and recorders(outside)):
+                tangents = _tangents(op.jvp, node_ids, values, out, params)
             else:
                 rule = _foreign_tangents if op.runs else _tangents
-                tangents = heard.call(rule, (op.jvp, node_ids, values, out, params), {})
+                tangents = heard.compute_tangents(rule, (op.jvp, node_ids, values, out, params))
             for result, tangent in zip(z, tangents, strict=True) if several else ((z, tangents),):
                 if tangent is not None:
                     self.track(result, tangent)

@@ -16,7 +16,7 @@ import numpy as np
 from gradmgr import errors
 from gradmgr._arrays import libraries
 from gradmgr._arrays.atomic import Call
-from gradmgr._arrays.listening import computed, listener
+from gradmgr._arrays.listening import asked, computed, listener
 from gradmgr._arrays.refcounts import OPERAND_OF_STATEMENT
 from gradmgr._engine import write_lock
 from gradmgr._engine.broadcast import broadcast_to, cast, unbroadcast
@@ -28,7 +28,7 @@ from gradmgr._engine.op import Function, Op, linear, register, zeros
 from gradmgr._engine.ownership import Grads, Ownership, accumulate, start_gradient
 from gradmgr._engine.recorder import Recorder
 from gradmgr._engine.tape import Tape
-from gradmgr._engine.tensor import Tensor, cut, describe, raw, wrap
+from gradmgr._engine.tensor import Tensor, bare, cut, describe, raw, wrap
 from gradmgr._engine.views import check_kept, is_assigned_to_item, new_array
 
 # Below this many bytes a new array costs no more than asking whether NumPy would raise half-way.
@@ -149,10 +149,10 @@ declare_kind("setitem", Kind("setitem", two_inputs, _metadata), _vjp)
 def _recorded_put(x: Tensor, index: Index, v: Any, own: Any = None) -> Tensor:
     """Return x with v at index; written into `own` where that is given: the array of x, which is private."""
     rec, in_place = current(), own is not None
-    a = own if in_place else x._array
+    a = own if in_place else bare(x)
     if rec is None or not libraries.is_differentiable(a.dtype):
-        return wrap(_put(a, raw(v), index, in_place, wiped=False))
-    wiped = is_tracked(x) and _is_wiped(a, index)
+        return wrap(computed(_put, a, bare(v), index, in_place, wiped=False))
+    wiped = is_tracked(x) and asked(_is_wiped, a, index)
     if rec.__class__ is Context:
         z: Tensor = rec.call(_op, (x, v), (index, in_place, wiped))
         return z
@@ -196,7 +196,7 @@ def setitem(x: Tensor, index: Index, v: Any) -> None:
         v = libraries.need_operand(v, "x[...] = v")
     if getattr(v, "dtype", x.dtype) != x.dtype and np.shape(v):
         if isinstance(v, Tensor) and current() is not None:
-            _check_value_fits(x._array[index].shape, v.shape)  # before the cast is recorded
+            _check_value_fits(asked(_shape_at, bare(x), index), v.shape)  # before the cast is recorded
         v = as_type(v, x.dtype)  # first, since a cast that overflows may raise
     with write_lock.lock:
         own = write_lock.hold(x)
@@ -206,6 +206,10 @@ def setitem(x: Tensor, index: Index, v: Any) -> None:
             if own is not None:
                 write_lock.release(x)
         rebind(x, z)
+
+
+def _shape_at(a: Any, index: Index) -> tuple[int, ...]:
+    return a[index].shape  # type: ignore[no-any-return]  # of any kind of array
 
 
 def _check_value_fits(places: tuple[int, ...], shape: tuple[int, ...]) -> None:
@@ -355,7 +359,7 @@ def store(out: Any, z: Any, asked: str, *, may_broadcast: bool = False) -> Any:
             )
         z = z._array
     check_fits(out, np.shape(z), z.dtype, asked)
-    np.copyto(out, z, casting="same_kind")
+    computed(np.copyto, out, z, casting="same_kind")
     return out
 
 
@@ -419,11 +423,16 @@ def write_whole(x: Tensor, z: Tensor) -> Tensor:
     before, made = x._array, z._array
     rebind(x, z)
     if made.ndim > 1 and before.__class__ is made.__class__ is np.ndarray and made.strides != before.strides:
-        kept = np.empty_like(before)
-        if kept.strides != made.strides:
-            kept[...] = made
-            x._array = kept
+        x._array = computed(_laid_out_like, before, made)
     return x
+
+
+def _laid_out_like(before: Any, made: Any) -> Any:
+    kept = np.empty_like(before)
+    if kept.strides == made.strides:
+        return made
+    kept[...] = made
+    return kept
 
 
 def _clearly_fits(x: Tensor, y: Any) -> bool:

@@ -23,6 +23,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from gradmgr._arrays import memory
+from gradmgr._arrays.listening import listener
 from gradmgr._engine.cleanup import owns
 
 # Held while a buffer is written, and while what threads share is changed in several steps.
@@ -73,7 +74,7 @@ def hold(t: Any) -> Any:
     To be called with the lock held. Where it returned an array, `release` is to follow before the lock is released.
     If it does not, the next thread that reads the tensor without the lock does it.
     """
-    if _FREE_THREADED and _has_other_threads():
+    if (_FREE_THREADED and _has_other_threads()) or listener() is not None:  # which keeps all arrays
         return None
     array = t._array  # which may change the class: see `RowSparse`
     before, guarded = t.__class__, t._guarded

@@ -217,7 +217,6 @@ class _Kernel(_WithSignature):
     """The kernel of a custom op: the user's function, given read-only arrays."""
 
     __slots__ = ("function",)
-    runs_each_time = True  # in replays, too
 
     runs_each_time = True  # in a replay, too
 

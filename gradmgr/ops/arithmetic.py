@@ -18,11 +18,12 @@ import numpy as np
 from gradmgr._arrays import libraries
 from gradmgr._arrays.block_kernels import can_run_in_blocks, run_in_blocks
 from gradmgr._arrays.blocks import BLOCK, mapped
+from gradmgr._arrays.listening import asked
 from gradmgr._engine.broadcast import is_complex
 from gradmgr._engine.custom import custom
 from gradmgr._engine.elementwise import OpFunction, conj, conj_of, elementwise
 from gradmgr._engine.mutation import as_type
-from gradmgr._engine.tensor import Tensor, raw
+from gradmgr._engine.tensor import Tensor, bare, raw
 from gradmgr._engine.ufunc_keywords import with_keywords
 from gradmgr._engine.views import view_of
 from gradmgr.ops.where import MANY, choose, where_kernel
@@ -598,12 +599,16 @@ def _angle_jvp(t: Any, x: Any) -> Any:
 angle = elementwise("angle", np.angle, _angle_vjp, jvp=(_angle_jvp,))
 
 
+def _are_all_below(a: Any, bound: float) -> bool:
+    return bool((np.absolute(a.imag) < bound).all())
+
+
 def real_if_close(a: Any, tol: float = 100) -> Any:
     """Return the real part where all imaginary parts are close to 0, else `a`, as `numpy.real_if_close`."""
     if not isinstance(a, Tensor) or not is_complex(a):
         return a if isinstance(a, Tensor) else np.real_if_close(a, tol)
     bound = np.finfo(a.dtype).eps * tol if tol > 1 else tol
-    return real(a) if bool((np.absolute(a._array.imag) < bound).all()) else a
+    return real(a) if asked(_are_all_below, bare(a), bound) else a
 
 
 # ---------------------------------------------------------------- steps: zero derivative, not an error

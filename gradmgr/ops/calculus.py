@@ -9,12 +9,13 @@ import numpy as np
 from numpy.lib.array_utils import normalize_axis_index, normalize_axis_tuple
 
 from gradmgr._arrays import libraries
+from gradmgr._arrays.listening import computed
 from gradmgr._engine.custom import custom
 from gradmgr._engine.elementwise import conj_of
 from gradmgr._engine.indexing import getitem, scatter
 from gradmgr._engine.mutation import store
 from gradmgr._engine.op import Function, linear
-from gradmgr._engine.tensor import Tensor, raw
+from gradmgr._engine.tensor import Tensor, bare, raw
 from gradmgr.ops.arithmetic import absolute, multiply, remainder
 from gradmgr.ops.convert import NOT_GIVEN, as_tensor, cast_to, is_plain, lift, lift_together
 from gradmgr.ops.join import concatenate
@@ -301,18 +302,18 @@ class _Segments:
     __slots__ = ("_found",)
 
     def __init__(self) -> None:
-        self._found: tuple[Any, Any, Any, Any] | None = None
+        self._found: tuple[Any, Any, tuple[Any, Any, Any, Any]] | None = None  # with the arrays of which it was found
 
     def ends(self, x: Any, knots: Any) -> tuple[Any, Any, Any, Any]:
         """Return each segment's ends, by number; whether x is in it; 1 where x is at or beyond the last knot."""
-        if self._found is None:
-            a, b = raw(x), raw(knots)
+        a, b = raw(x), raw(knots)
+        if self._found is None or self._found[0] is not a or self._found[1] is not b:
             last = b.shape[0] - 1
             lower = np.clip(np.searchsorted(b, a, side="right") - 1, 0, max(last - 1, 0))
             upper = np.minimum(lower + 1, last)
             inside = ~((a < b[0]) | (a > b[-1])) & (libraries.getitem(b, upper) > libraries.getitem(b, lower))
-            self._found = lower, upper, inside, (a >= b[-1]).astype(np.float64)
-        return self._found
+            self._found = a, b, (lower, upper, inside, (a >= b[-1]).astype(np.float64))
+        return self._found[2]
 
 
 def _fraction_in_segment(x: Any, xp: Any, segments: _Segments) -> tuple[Any, Any, Any]:
@@ -535,7 +536,7 @@ def unwrap(p: Any, discont: Any = None, axis: int = -1, *, period: Any = 2 * np.
     values, length = raw(p), _operand(period)
     if _ndim(length):
         raise ValueError(f"unwrap: period must be a number; found shape {length.shape}")
-    added, count = _unwrap_corrections(values, raw(discont), axis, raw(length))
+    added, count = computed(_unwrap_corrections, values, bare(discont), axis, bare(length))
     xp = libraries.namespace(values)
     before = xp.zeros((*values.shape[:axis], min(values.shape[axis], 1), *values.shape[axis + 1 :]), dtype=bool)
     dtype = np.result_type(values, raw(length))

@@ -7,8 +7,9 @@ from types import MappingProxyType
 from typing import Any
 
 from gradmgr._arrays import libraries
+from gradmgr._arrays.listening import asked
 from gradmgr._engine.mutation import copied
-from gradmgr._engine.tensor import Tensor
+from gradmgr._engine.tensor import Tensor, bare
 from gradmgr.ops.create import asarray, device_for, in_memory_order, read_copy
 from gradmgr.ops.naming import named
 from gradmgr.ops.shape import reshape
@@ -54,6 +55,10 @@ asanyarray = _as_tensor("asanyarray")
 numpy_asarray = _as_tensor("asarray")
 
 
+def _are_finite(a: Any) -> bool:
+    return bool(libraries.namespace(a).isfinite(a).all())
+
+
 def asarray_chkfinite(a: Any, dtype: Any = None, order: str | None = None) -> Tensor:
     """Return a Tensor of finite values; gradients flow through.
 
@@ -61,7 +66,7 @@ def asarray_chkfinite(a: Any, dtype: Any = None, order: str | None = None) -> Te
         ValueError: there is an infinity or a NaN.
     """
     t = numpy_asarray(a, dtype, order)
-    if t.dtype.kind not in "biu" and not bool(libraries.namespace(t._array).isfinite(t._array).all()):
+    if t.dtype.kind not in "biu" and not asked(_are_finite, bare(t)):
         raise ValueError("asarray_chkfinite: array must not contain infs or NaNs")
     return t
 

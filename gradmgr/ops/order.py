@@ -10,12 +10,13 @@ from numpy.lib.array_utils import normalize_axis_index
 
 from gradmgr import errors
 from gradmgr._arrays import libraries
+from gradmgr._arrays.listening import computed
 from gradmgr._engine.context import is_tracked
 from gradmgr._engine.custom import variadic
 from gradmgr._engine.indexing import getitem
 from gradmgr._engine.mutation import as_type, store, write_whole
 from gradmgr._engine.op import Function, linear
-from gradmgr._engine.tensor import Tensor, raw, wrap
+from gradmgr._engine.tensor import Tensor, bare, raw, wrap
 from gradmgr._engine.views import as_new_array, check_kept
 from gradmgr.ops.arithmetic import plain_zeros
 from gradmgr.ops.constant import constant
@@ -311,10 +312,13 @@ def setxor1d(ar1: Any, ar2: Any, assume_unique: bool = False) -> Any:
     z = sort(concatenate(both if assume_unique else [unique(part) for part in both], axis=None))
     if not z.size:
         return z
-    a = raw(z)
-    differs = libraries.namespace(a).ones(a.size + 1, dtype=bool)
-    differs[1:-1] = a[1:] != a[:-1]
-    return getitem(z, differs[1:] & differs[:-1])
+    return getitem(z, computed(_which_stand_alone, bare(z)))
+
+
+def _which_stand_alone(ordered: Any) -> Any:
+    differs = libraries.namespace(ordered).ones(ordered.size + 1, dtype=bool)
+    differs[1:-1] = ordered[1:] != ordered[:-1]
+    return differs[1:] & differs[:-1]
 
 
 isin = constant(np.isin, 2)
@@ -404,11 +408,17 @@ def select(condlist: Any, choicelist: Any, default: Any = 0) -> Any:
     for k, condition in enumerate(conditions):
         if condition.dtype != np.bool_:
             raise TypeError(f"select: invalid entry {k} in condlist: should be boolean ndarray")
+    index = computed(_first_that_holds, *conditions)
+    return as_new_array(_choose_elements(index, [*choicelist, default], "select"))
+
+
+def _first_that_holds(*conditions: Any) -> Any:
+    """Return for each place the number of the first condition that holds there, their number if none does."""
     xp = library_of(*conditions)
     index = xp.full(np.broadcast_shapes(*(c.shape for c in conditions)), len(conditions))
     for k in reversed(range(len(conditions))):
         xp.copyto(index, k, where=xp.asarray(conditions[k]))
-    return as_new_array(_choose_elements(index, [*choicelist, default], "select"))
+    return index
 
 
 def compress(condition: Any, a: Any, axis: int | None = None, out: Any = None) -> Any:
@@ -429,10 +439,15 @@ def _pick_by_mask(a: Any, chosen: Any, axis: int, name: str) -> Any:
     length = a.shape[axis]
     if chosen.size > length and bool(chosen[length:].any()):
         raise IndexError(f"{name}: index out of bounds: the condition picks beyond the axis of length {length}")
-    xp = libraries.namespace_of(raw(a), chosen)
+    mask = computed(_mask_of_length, bare(a), chosen, length)
+    return getitem(a if isinstance(a, Tensor) else wrap(a), (*[slice(None)] * axis, mask))
+
+
+def _mask_of_length(a: Any, chosen: Any, length: int) -> Any:
+    xp = libraries.namespace_of(a, chosen)
     mask = xp.zeros(length, dtype=bool)
     mask[: chosen.size] = xp.asarray(chosen)[:length]
-    return getitem(a if isinstance(a, Tensor) else wrap(a), (*[slice(None)] * axis, mask))
+    return mask
 
 
 def extract(condition: Any, arr: Any) -> Any:

@@ -8,11 +8,12 @@ import numpy as np
 from numpy.lib.array_utils import normalize_axis_index
 
 from gradmgr._arrays import libraries
+from gradmgr._arrays.listening import computed
 from gradmgr._engine.context import is_tracked
 from gradmgr._engine.custom import custom
 from gradmgr._engine.indexing import getitem, is_simple, item_method, normalized, scatter
 from gradmgr._engine.mutation import as_type, store
-from gradmgr._engine.tensor import Tensor, raw, wrap
+from gradmgr._engine.tensor import Tensor, bare, raw, wrap
 from gradmgr._engine.views import as_new_array
 from gradmgr.ops.arithmetic import plain_zeros
 from gradmgr.ops.constant import constant, nonzero
@@ -78,9 +79,8 @@ def take_along_axis(arr: Any, indices: Any, axis: int | None = -1) -> Any:
     if axis is None:
         arr, axis = ravel(arr), 0
     axis = normalize_axis_index(axis, arr.ndim)
-    places = raw(lift(indices))
-    xp = libraries.namespace_of(raw(arr), places)
-    places = normalized(xp.asarray(places))
+    places = computed(_copied_beside, bare(arr), bare(lift(indices)))
+    xp = libraries.namespace_of(bare(arr), places)
     if places.dtype.kind not in "iu":
         raise IndexError("`indices` must be an integer array")
     if places.ndim != arr.ndim:
@@ -90,6 +90,11 @@ def take_along_axis(arr: Any, indices: Any, axis: int | None = -1) -> Any:
         for k, n in enumerate(arr.shape)
     ]
     return getitem(arr, tuple(index))
+
+
+def _copied_beside(a: Any, positions: Any) -> Any:
+    """Return a copy of positions, of the library of an array that is read at them."""
+    return normalized(libraries.namespace_of(a, positions).asarray(positions))
 
 
 def where(condition: Any, x: Any = None, y: Any = None, /) -> Any:

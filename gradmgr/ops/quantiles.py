@@ -14,6 +14,7 @@ import numpy as np
 from numpy.lib.array_utils import normalize_axis_tuple
 
 from gradmgr._arrays import libraries
+from gradmgr._arrays.listening import computed
 from gradmgr._engine.indexing import getitem
 from gradmgr._engine.mutation import as_type
 from gradmgr._engine.tensor import Tensor, raw, wrap
@@ -90,9 +91,14 @@ def _position_of_rank(values: Any, wanted: Any, rank: Any) -> Any:
 
 def _elements_at(a: Any, axes: Axes, places: Any) -> Any:
     """Return the elements at these positions along the given axes, one row for each rank."""
-    xp, shape = libraries.namespace(raw(a)), a.shape
+    return getitem(ravel(a), computed(_positions_in_flat, a.shape, axes, places))
+
+
+def _positions_in_flat(shape: tuple[int, ...], axes: Axes, places: Any) -> Any:
+    """Return where these elements are in the flattened array."""
+    xp = libraries.namespace(places)
     others = [k for k in range(len(shape)) if k not in axes]
-    return getitem(ravel(a), libraries.getitem(_offsets(xp, shape, axes), places) + _offsets(xp, shape, others))
+    return libraries.getitem(_offsets(xp, shape, axes), places) + _offsets(xp, shape, others)
 
 
 def median(a: Any, axis: Any = None, out: Any = None, overwrite_input: bool = False, keepdims: bool = False) -> Any:

@@ -11,9 +11,10 @@ import numpy as np
 from numpy.lib.array_utils import normalize_axis_tuple
 
 from gradmgr._arrays import libraries
+from gradmgr._arrays.listening import computed
 from gradmgr._engine.broadcast import broadcast_to
 from gradmgr._engine.mutation import store
-from gradmgr._engine.tensor import Tensor, raw, wrap
+from gradmgr._engine.tensor import Tensor, bare, raw, wrap
 from gradmgr.ops.convert import NOT_GIVEN, cast_to
 from gradmgr.ops.shape import broadcast_to as broadcast_any
 from gradmgr.ops.shape import reshape
@@ -114,13 +115,13 @@ def reduce_plain(name: str, a: Any, axis: Any, **keywords: Any) -> Any:
 def gives_constant(a: Any, dtype: Any) -> bool:
     """Tell whether the result for a Tensor carries no gradient by its dtype, and NumPy is there to compute it."""
     result = a.dtype if dtype is None else np.dtype(dtype)
-    return not libraries.is_differentiable(result) and libraries.namespace(raw(a)) is np
+    return not libraries.is_differentiable(result) and libraries.namespace(bare(a)) is np
 
 
 def reduce_constant(name: str, a: Any, axis: Any, out: Any, **keywords: Any) -> Any:
     """Return what NumPy's function makes of the values alone, as a Tensor without a gradient."""
     try:
-        z = reduce_plain(name, raw(a), axis, **{key: raw(value) for key, value in keywords.items()})
+        z = computed(reduce_plain, name, bare(a), axis, **{key: bare(value) for key, value in keywords.items()})
     except (TypeError, ValueError, OverflowError) as error:
         kind = next(kind for kind in (TypeError, OverflowError, ValueError) if isinstance(error, kind))
         raise kind(f"{name}: {error}") from None

@@ -17,6 +17,7 @@ from numpy.lib.array_utils import normalize_axis_index, normalize_axis_tuple
 
 from gradmgr import errors
 from gradmgr._arrays import libraries
+from gradmgr._arrays.listening import computed
 from gradmgr._engine.broadcast import broadcast_to
 from gradmgr._engine.conversion import tracking
 from gradmgr._engine.custom import custom
@@ -24,7 +25,7 @@ from gradmgr._engine.elementwise import conj_of
 from gradmgr._engine.indexing import add_at, add_in_order, getitem, normalized, scatter
 from gradmgr._engine.mutation import put, store, writable_copy
 from gradmgr._engine.op import Function, linear, zeros
-from gradmgr._engine.tensor import Tensor, describe, raw, wrap
+from gradmgr._engine.tensor import Tensor, bare, describe, raw, wrap
 from gradmgr._engine.views import as_new_array, as_number
 from gradmgr.ops.arithmetic import negative
 from gradmgr.ops.convert import NOT_GIVEN, cast_to, holds_tensor, lift
@@ -427,7 +428,7 @@ def at(ufunc: Any, function: Any, a: Any, indices: Any, b: Any = None, /) -> Non
                     f"{ufunc.__name__}.at would write {describe(t)}, which a manager tracks, into a plain array and "
                     "lose its history; make the array a Tensor, or write t.numpy() explicitly"
                 )
-        ufunc.at(a, index, *(raw(t) for t in operands))
+        computed(ufunc.at, a, index, *map(bare, operands))
         return
     values = [_lift_like(t, a) for t in operands]
     # Of a complex result NumPy takes the real part, with a warning; so does the cast below.
@@ -435,8 +436,7 @@ def at(ufunc: Any, function: Any, a: Any, indices: Any, b: Any = None, /) -> Non
     kind = np.result_type(a.dtype, *complex_too) if complex_too else a.dtype
     _call_on_ones(ufunc, "at", np.ones(1, kind), [0], *(np.ones(1, v.dtype) for v in values))
     if not libraries.is_differentiable(a.dtype):
-        made = writable_copy(a._array)
-        _call_untracked(ufunc, "at", made)(made, index, *(raw(v) for v in values))
+        made = computed(_applied_at, ufunc, bare(a), index, *map(bare, values))
         store(a, wrap(made), f"{ufunc.__name__}.at")
         return
     if ufunc is np.add or ufunc is np.subtract:
@@ -445,6 +445,12 @@ def at(ufunc: Any, function: Any, a: Any, indices: Any, b: Any = None, /) -> Non
     else:
         z = _apply_in_rounds(function, a, index, values)
     store(a, z, f"{ufunc.__name__}.at")
+
+
+def _applied_at(ufunc: Any, a: Any, index: Any, *values: Any) -> Any:
+    made = writable_copy(a)
+    _call_untracked(ufunc, "at", made)(made, index, *values)
+    return made
 
 
 def _apply_in_rounds(function: Callable[..., Any], x: Any, index: Any, values: list[Any]) -> Any:

@@ -140,7 +140,7 @@ def _packed_code(code: str) -> str:
 
         def vjp(e: Entry, g: Any, grads: Grads, owned: Ownership) -> None:
             heard = listener()
-            if heard is not None and (owned.plain or owned.batched):
+            if heard is not None:
                 heard.compute_vjp(VJPS[code], unpack_entry(e), g, grads, owned)
             else:
                 VJPS[code](unpack_entry(e), g, grads, owned)
