@@ -26,8 +26,8 @@ SCALARS = frozenset((int, float, complex, str, bytes, bool, type(None)))
 
 
 def is_array(value: Any) -> bool:
-    """Return True if a value is a Tensor or an array."""
-    return isinstance(value, (Tensor, np.ndarray))
+    """Return True if a value is a Tensor or an array, of a GPU too."""
+    return isinstance(value, (Tensor, np.ndarray)) or is_on_gpu(value)
 
 
 def is_dataclass(value: Any) -> bool:
@@ -129,7 +129,7 @@ class Noted:
         self._parts = [Noted(part, depth - 1, room) for part in parts or ()] if is_compared else None
         if self._content is None and self._parts is None:
             self._reference = reference_to(value)
-        is_itself = not is_constant and (is_array(value) or is_on_gpu(value))
+        is_itself = not is_constant and is_array(value)
         held = [reference for part in self._parts or () for reference in part.arrays]
         self.arrays: Sequence[Callable[[], Any]] = [reference_to(value)] if is_itself else held
 

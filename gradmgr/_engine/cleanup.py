@@ -53,7 +53,7 @@ def without_collections(function: Callable[..., Result], *args: Any) -> Result:
 _FAR = 1 << 30
 
 
-def without_full_collections(function: Callable[..., Result], *args: Any) -> Result:
+def without_full_collections(function: Callable[..., Result], *args: Any, **keywords: Any) -> Result:
     """Call a function that makes many objects that last; only young objects are looked at for garbage meanwhile.
 
     To look at all of them again and again, as their number grows, takes a quarter of the time of capturing a long loop.
@@ -63,7 +63,7 @@ def without_full_collections(function: Callable[..., Result], *args: Any) -> Res
         try:
             if full < _FAR:
                 gc.set_threshold(young, middle, full + _FAR)
-            return function(*args)
+            return function(*args, **keywords)
         finally:
             complete(allow_full_collections)
     except BaseException:

@@ -340,108 +340,6 @@ def branch_on_random_numbers() -> Program:
     return Program(step, calls_with(*tensors(3, count=12)), lambda: (rng, drawn))
 
 
-# ---------------------------------------------------------------- Python state that the step reads
-
-RATE = 2.0
-
-
-class Settings:
-    """Numbers in all the places where a step may find them."""
-
-    shared = 2.0
-
-    def __init__(self) -> None:
-        self.rate, self.table, self.rates = 2.0, {"rate": 2.0}, [2.0, 3.0]
-        self.array, self.tensor, self.inner = np.full(3, 2.0), tensor(np.full(3, 2.0)), SimpleNamespace(rate=2.0)
-
-    @property
-    def doubled(self) -> float:
-        return self.rate * 2
-
-
-def _read_global(x: Any) -> Any:
-    return x * RATE
-
-
-def _set_global(value: float) -> None:
-    global RATE
-    RATE = value
-
-
-def _inner_function(settings: Settings) -> Callable[[], float]:
-    return lambda: settings.rate
-
-
-READS: dict[str, Callable[[Settings, Any], Any]] = {
-    "an attribute": lambda s, x: x * s.rate,
-    "an attribute of an attribute": lambda s, x: x * s.inner.rate,
-    "an item of a dict": lambda s, x: x * s.table["rate"],
-    "get of a dict": lambda s, x: x * s.table.get("other", s.table["rate"]),
-    "an item of a list": lambda s, x: x * s.rates[0],
-    "the length of a list": lambda s, x: x * len(s.rates),
-    "the sum of a list": lambda s, x: x * sum(s.rates),
-    "a property": lambda s, x: x * s.doubled,
-    "a class attribute": lambda s, x: x * s.shared,
-    "a function's closure": lambda s, x: x * _inner_function(s)(),
-    "getattr": lambda s, x: x * getattr(s, "ra" + "te"),
-    "vars": lambda s, x: x * vars(s)["rate"],
-    "a global": lambda s, x: x * RATE,
-    "a global that another function reads": lambda s, x: _read_global(x),
-    "an array": lambda s, x: x * s.array,
-    "an array's item": lambda s, x: x * s.array[1],
-    "a Tensor": lambda s, x: x * s.tensor,
-    "a branch": lambda s, x: x * 2 if s.rate > 2 else x - 1,
-    "a membership": lambda s, x: x * 2 if "extra" in s.table else x - 1,
-    "a NumPy scalar in a Python expression": lambda s, x: x * (s.rate**2 + 1),
-    "a comprehension": lambda s, x: [x * r for r in s.rates],
-    "keys of a dict": lambda s, x: dict.fromkeys(s.table, x),
-}
-
-
-def _changes(s: Settings) -> dict[int, Callable[[], Any]]:
-    """Change everything that can be read, after replays have begun: by assignment first, then in place."""
-
-    def assign() -> None:
-        s.rate, s.table, s.rates = 3.0, {"rate": 3.0}, [3.0, 4.0, 5.0]
-        s.array, s.tensor, s.inner = np.full(3, 3.0), tensor(np.full(3, 3.0)), SimpleNamespace(rate=3.0)
-        Settings.shared = 3.0
-        _set_global(3.0)
-
-    def write() -> None:
-        s.table["rate"], s.rates[0], s.inner.rate = 4.0, 4.0, 4.0
-        s.array[...] = s.tensor[...] = 4.0
-        s.table["extra"] = 1
-        s.rates.append(1.0)
-
-    return {3: assign, 6: write}
-
-
-def reading(read: Callable[[Settings, Any], Any]) -> Program:
-    s = Settings()
-    Settings.shared = 2.0
-    _set_global(2.0)
-    given = calls_with(*tensors(3, count=9))
-    return Program(lambda x: read(s, x), given, lambda: s.tensor, _changes(s), may_warn=True)
-
-
-for _name, _read in READS.items():
-    PROGRAMS[f"reads {_name}"] = lambda read=_read: reading(read)
-
-
-@program
-def closure_variable_that_is_rebound() -> Program:
-    rate, w = 2.0, tensor(wave(3))
-
-    def change() -> None:
-        nonlocal rate, w
-        rate, w = 3.0, tensor(wave(3, at=4))
-
-    return Program(lambda x: x * rate + w, calls_with(*tensors(3)), between={3: change, 5: change})
-
-
-# Python state that the step itself changes. Users of torch.compile expect that it goes on as in eager.
-
-
 # ---------------------------------------------------------------- random numbers
 
 
@@ -576,21 +474,6 @@ def argument_that_is_a_running_mean() -> Program:
 
 
 @program
-def argument_that_is_a_gradient() -> Program:
-    w = tensor(wave(3))
-    gm = GradManager().attach(w)
-    w.grad = tensor(wave(3, at=5))
-    g = w.grad
-
-    def step(x: Any, g: Any) -> Any:
-        with gm:
-            gm.backward(gnp.sum(w * x))
-        return w.grad + g
-
-    return Program(step, [call(wave(3, at=k), g) for k in range(6)], lambda: (w, g))
-
-
-@program
 def one_gradient_of_two_parameters() -> Program:
     w, v = tensor(wave(3)), tensor(wave(3, at=1))
     gm = GradManager().attach([w, v])
@@ -646,14 +529,6 @@ def two_parameters_that_change_places() -> Program:
     made = t.program(between={3: swap, 6: swap})
     made.state = lambda: [t.params, list(t.model.parameters()), t.optimizer.state_dict()]
     return made
-
-
-@program
-def object_whose_attributes_change() -> Program:
-    s = SimpleNamespace(rate=2.0, w=tensor(wave(3)), more={"k": 1})
-    change = lambda: (setattr(s, "rate", 3.0), setattr(s, "w", tensor(wave(3, at=3))), s.more.update(k=5))
-    step = lambda s, x: s.w * s.rate * x + s.more["k"]
-    return Program(step, [call(s, wave(3, at=k)) for k in range(CALLS)], lambda: s.w, {4: change})
 
 
 # ---------------------------------------------------------------- more of what steps write to Python state

@@ -212,45 +212,6 @@ def gradients_stay(t: Training) -> Program:
 
 
 @way
-def accumulation_by_the_caller(t: Training) -> Program:
-    def step(x: Any, y: Any) -> Tensor:
-        with t.gm:
-            loss = t.loss(x, y) / 3
-            t.gm.backward(loss)
-        return loss
-
-    return t.program(step, between={3: t.update, 6: t.update})
-
-
-@way
-def accumulation_by_an_argument(t: Training) -> Program:
-    def step(x: Any, y: Any, last: bool) -> Tensor:
-        with t.gm:
-            loss = t.loss(x, y) / 3
-            t.gm.backward(loss)
-        if last:
-            t.update()
-        return loss
-
-    return t.program(step, calls=[call(*t.batch(k), k % 3 == 2) for k in range(9)])
-
-
-@way
-def accumulation_in_one_step(t: Training) -> Program:
-    def step(batches: Any) -> list[Tensor]:
-        losses = []
-        for x, y in batches:
-            with t.gm:
-                losses.append(t.loss(x, y))
-                t.gm.backward(losses[-1] / len(batches))
-        t.update()
-        return losses
-
-    lengths = [3, 3, 3, 2, 3, 2, 2]
-    return t.program(step, calls=[call([t.batch(3 * k + j) for j in range(n)]) for k, n in enumerate(lengths)])
-
-
-@way
 def manager_of_each_step(t: Training) -> Program:
     t.gm.detach(t.params)
 
@@ -293,19 +254,6 @@ def gradients_as_values(t: Training) -> Program:
 
 
 @way
-def retained(t: Training) -> Program:
-    def step(x: Any, y: Any) -> Tensor:
-        with t.gm:
-            loss = t.loss(x, y)
-            t.gm.backward(loss, retain=True)
-            t.gm.backward(loss, 0.5)
-        t.update()
-        return loss
-
-    return t.program(step)
-
-
-@way
 def group_of_managers(t: Training) -> Program:
     t.gm.detach(t.params[1:])
     other = GradManager().attach(t.params[1:])
@@ -319,12 +267,6 @@ def group_of_managers(t: Training) -> Program:
         return loss
 
     return t.program(step)
-
-
-@way
-def two_losses_in_turn(t: Training) -> Program:
-    """Two recordings in one step, with an update after each."""
-    return t.program(lambda x, y: (t.step(x, y), t.step(x, y)))
 
 
 @way
@@ -358,21 +300,6 @@ def higher_order() -> Program:
         return g
 
     return Program(step, calls_with(*waves(3)), lambda: (w, v))
-
-
-@program
-def gradient_penalty_with_create_graph() -> Program:
-    t = Training("MLP", "Adam")
-
-    def step(x: Any, y: Any) -> Any:
-        with t.gm:
-            loss = t.loss(x, y)
-            found = gradmgr.grad(loss, t.params, create_graph=True)
-            t.gm.backward(loss + sum(gnp.sum(g * g) for g in found))
-        t.update()
-        return loss
-
-    return t.program(step)
 
 
 # ---------------------------------------------------------------- schedules, clipping, scaling
@@ -559,14 +486,6 @@ def hooks_made_in_the_step() -> Program:
 
 
 @program
-def hooks_made_in_the_step_of_what_it_holds() -> Program:
-    def register(h: Tensor, x: Tensor, factors: list[float]) -> None:
-        h.register_hook(lambda g: g * gnp.sum(x) * factors[0])
-
-    return _with_hooks_made_in_the_step(register, may_warn=True)
-
-
-@program
 def state_of_a_generator_is_set() -> Program:
     rng = np.random.default_rng(3)
     saved = rng.bit_generator.state
@@ -686,19 +605,6 @@ def hooks_of_modules() -> Program:
     made = t.program()
     made.may_warn = True
     return made
-
-
-@program
-def hook_added_and_removed_between_calls() -> Program:
-    log: list[Any] = []
-    t = Training("MLP", "Adam")
-    t.more["log"] = log
-    handles: list[Any] = []
-
-    def add() -> None:
-        handles.append(t.params[0].register_hook(logged(log, 2.0)))
-
-    return t.program(between={3: add, 5: lambda: handles.pop().remove()}, may_warn=True)
 
 
 @program
@@ -1001,22 +907,3 @@ def complex_parameters() -> Program:
         return loss
 
     return Program(step, calls_with(*waves(3)), lambda: (w, optimizer.state_dict()))
-
-
-@program
-def parameters_of_several_dtypes_and_shapes() -> Program:
-    params = [tensor(wave(*shape, dtype=d)) for shape, d in [((), "float64"), ((2, 0), "float32"), ((3,), "float16")]]
-    gm = GradManager().attach(params)
-    optimizer = optim.AdamW([{"params": params[:1], "lr": 0.5}, {"params": params[1:], "weight_decay": 0.0}], lr=0.1)
-
-    def step(x: Any) -> Any:
-        with gm:
-            loss = sum(gnp.sum(gnp.tanh(p) * x) for p in params)
-            gm.backward(loss)
-        optimizer.step()
-        optimizer.zero_grad()
-        return loss
-
-    return Program(
-        step, calls_with(*[np.array(0.5 + k) for k in range(CALLS)]), lambda: (params, optimizer.state_dict())
-    )

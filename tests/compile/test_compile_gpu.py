@@ -14,7 +14,7 @@ import pytest
 from compiled_programs import PROGRAMS, first_difference, two_layers, wave
 from helpers import host
 from moved_programs import outcome
-from test_compile import one_warning, runs_of
+from test_compile import runs_of
 
 import gradmgr
 import gradmgr.numpy as gnp
@@ -25,7 +25,9 @@ from gradmgr._compile.program import Program
 MODULES_OF_PROGRAMS = compiled_training, compiled_functions  # each enters its own into PROGRAMS
 
 # Each op is replayed in test_captured_gpu_samples, each program on NumPy's arrays in test_compile; here, a third.
-SOME_PROGRAMS = [name if k % 3 == 0 else pytest.param(name, marks=pytest.mark.slow) for k, name in enumerate(PROGRAMS)]
+# Where plain arrays of a GPU are asked for their values, CuPy's errors and a Tensor's are not the same.
+FITTING = [name for name in PROGRAMS if not (name.startswith("by value") and name.endswith("array"))]
+SOME_PROGRAMS = [name if k % 3 == 0 else pytest.param(name, marks=pytest.mark.slow) for k, name in enumerate(FITTING)]
 
 pytestmark = [
     pytest.mark.usefixtures("cupy"),
@@ -81,7 +83,7 @@ def eager(step: Any) -> Any:
 def test_a_replay_does_not_wait_for_the_gpu() -> None:
     found, step, waits = trained(gradmgr.compile)
     assert found == trained(eager)[0]
-    assert waits[2:] == [0, 0, 0, 0]
+    assert [waits[k] for k in (2, 4, 5)] == [0, 0, 0]  # the second and the fourth call run as written
     assert guard.ndarray.copies_to_host == 0
     assert step.explain().startswith("two_layers.<locals>.step: 1 variant")
 
@@ -105,17 +107,15 @@ def test_each_way_that_a_value_on_a_gpu_decides_is_replayed() -> None:
     assert runs[0] <= 8
 
 
-def test_an_array_of_a_gpu_that_is_read_by_name_is_not_replayed() -> None:
+def test_an_array_of_a_gpu_that_is_read_by_name_is_a_constant_until_it_is_replaced() -> None:
     values = guard.cupy.asarray(wave(3))
-
-    @gradmgr.compile
-    def step(x: Any) -> Any:
-        return x * values
-
-    with one_warning("an array of a GPU that is not a Tensor; make it one, or pass it as an argument"):
-        for k in range(4):
-            x = tensor(guard.cupy.asarray(wave(3, at=k)))
-            assert host(step(x)).tobytes() == (wave(3, at=k) * wave(3)).tobytes()
+    step = gradmgr.compile(lambda x: x * values)
+    for k in range(8):
+        if k == 5:
+            values = guard.cupy.asarray(wave(3, at=5))
+        x = tensor(guard.cupy.asarray(wave(3, at=k)))
+        assert host(step(x)).tobytes() == (wave(3, at=k) * wave(3, at=5 if k >= 5 else 0)).tobytes()
+    assert ": 2 variants" in step.explain()
 
 
 @pytest.mark.parametrize("transform", [lambda f: f, gradmgr.vmap], ids=["alone", "vmap"])
@@ -140,17 +140,6 @@ def test_a_function_may_move_between_the_host_and_a_gpu() -> None:
         assert first._array.tobytes() == expected.tobytes()
         assert host(second).tobytes() == (np.exp(expected * 2 + 1) - 1).tobytes()
     assert ": 1 variant" in made.explain()
-
-
-def test_an_array_that_the_function_makes_is_not_replayed() -> None:
-    @gradmgr.compile
-    def step(x: Any) -> Any:
-        return x * guard.cupy.asarray(wave(3))
-
-    with one_warning("which the function makes anew"):
-        for k in range(4):
-            x = tensor(guard.cupy.asarray(wave(3, at=k)))
-            assert host(step(x)).tobytes() == (wave(3, at=k) * wave(3)).tobytes()
 
 
 # ---------------------------------------------------------------- devices

@@ -42,8 +42,7 @@ import numpy as np
 
 import gradmgr
 from gradmgr import GradManager, manager
-from gradmgr._arrays import captured
-from gradmgr._compile import captured_slots
+from gradmgr._arrays import captured, listening
 from gradmgr._engine import context, observers, turns, write_lock
 from gradmgr._engine.history import modes
 from gradmgr.profiler import _collect
@@ -260,8 +259,7 @@ def what_is_left() -> list[str]:
         "multithreading": (turns.turns.parallel, True),
         "NumPy's error state": (np.geterr(), {"divide": "warn", "over": "warn", "under": "ignore", "invalid": "warn"}),
         "a capture": (captured.capturing(), None),
-        "slots of Tensor": (type(vars(gradmgr.Tensor)["_array"]), types.MemberDescriptorType),
-        "the turn of captures": (captured_slots._turn, {}),
+        "a listener": (listening.listener(), None),
         "anomaly detection": (gradmgr.anomaly.is_anomaly_enabled(), False),
     }
     found = [f"{name}: {value!r}" for name, (value, usual) in now.items() if value != usual]
@@ -276,7 +274,8 @@ def _clean() -> None:
     manager._backwarding.set(None)
     _collect._innermost.set({})
     turns.turns.parallel = True
-    captured_slots._end_turn()
+    captured.set_capturing(None)
+    listening.set_listener(None)
     np.seterr(divide="warn", over="warn", under="ignore", invalid="warn")
 
 

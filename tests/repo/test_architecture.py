@@ -39,7 +39,7 @@ MAY_CHANGE = {
     ("gradmgr._arrays.atomic", "error_treatment"),  # NumPy's: how floating-point errors are treated
     ("gradmgr._arrays.batched", "RULES"),
     ("gradmgr._arrays.captured", "_capturing"),
-    ("gradmgr._compile.captured_slots", "_turn"),
+    ("gradmgr._arrays.listening", "_listener"),
     ("gradmgr._engine.collector", "_watch"),
     ("gradmgr._engine.context", "_current"),
     ("gradmgr._engine.history.modes", "_modes"),
