@@ -38,7 +38,17 @@ from gradmgr._compile.replay_calls import (
     layout_of,
     layout_on_gpu,
 )
-from gradmgr._compile.steps import Update, Whole, WriteArray, run_foreign_vjp, run_vjp
+from gradmgr._compile.steps import (
+    Update,
+    Whole,
+    WriteArray,
+    held,
+    released,
+    run_foreign_vjp,
+    run_held_rule,
+    run_rule,
+    run_vjp,
+)
 from gradmgr._engine.tensor import Tensor, wrap
 from gradmgr._replay.forwarded_copies import without_copies
 
@@ -49,9 +59,12 @@ def _have_same_bits(one: Any, other: Any) -> bool:
     return have_same_bits(one, other) if is_on_gpu(one) else one.tobytes() == other.tobytes()
 
 
-def _with_small_node_ids(args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return the arguments of `run_vjp` with small node ids, the same in each call, and nothing to be added into."""
-    e, g, before, ids, _, kind = args
+def _with_small_node_ids(args: tuple[Any, ...], *, adds: bool = False) -> tuple[Any, ...]:
+    """Return the arguments of `run_vjp` with small node ids, the same in each call.
+
+    Nothing is to be added into, unless `adds`.
+    """
+    e, g, before, ids, owned, kind = args
     small: dict[int, int] = {id(node_id): k for k, node_id in enumerate((*ids, e[1]))}
 
     def renamed(value: Any) -> Any:
@@ -59,7 +72,7 @@ def _with_small_node_ids(args: tuple[Any, ...]) -> tuple[Any, ...]:
             return tuple(map(renamed, value))
         return small.get(id(value), value)
 
-    return renamed(e), g, before, renamed(ids), (), kind
+    return renamed(e), g, before, renamed(ids), renamed(owned) if adds else (), kind
 
 
 def _draws(function: Callable[..., Any], args: Any) -> bool:
@@ -220,7 +233,11 @@ class Assembly(Capture):
             del self.calls[before:], self.obstacles[obstacles:]
             if function is run_vjp:
                 given = _with_small_node_ids(given)
-            made = self.call(function, given, given_by_name)
+            if function is run_rule:
+                rule, values, scene = given
+                values = _with_small_node_ids(values, adds=True) if rule is run_vjp else values
+                function, given = run_held_rule, held((rule, values, scene))
+            made = released(self.call(function, given, given_by_name))
         self._enter(old, made)
 
     def _adopt(self, function: Callable[..., Any], args: Any, keywords: Any, old: Any) -> None:
