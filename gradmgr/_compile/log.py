@@ -605,7 +605,9 @@ class Log(Listener, Interceptor):
 
     def as_result(self, value: Any) -> Any:
         """Return a result as the function returns it for arrays, which arrive as Tensors: an array, if it is of these."""
-        if not isinstance(value, Tensor) or value._array.__class__ is Batched or id(value._array) not in self.values:
+        if not self.arrays or not isinstance(value, Tensor) or value._array.__class__ is Batched:
+            return value
+        if id(value._array) not in self.values:
             return value
         known = self.tensors.get(id(value))
         if known is not None and known() is value and known.is_outer:

@@ -21,7 +21,7 @@ from gradmgr._compile.replay_calls import array_of, grad_of, has_grad, is_grad, 
 from gradmgr._engine.cleanup import complete
 from gradmgr._engine.containers import rebuilt
 from gradmgr._engine.tensor import raw, wrap
-from gradmgr._replay.capture_difference import difference, is_same_array
+from gradmgr._replay.capture_difference import difference, is_branch, is_same_array
 from gradmgr._replay.replay import Options, compile_replay
 from gradmgr._replay.replay_text import begins_effects
 from gradmgr._replay.replay_times import measuring
@@ -68,6 +68,7 @@ class Program:
         self._cleanups = capture.cleanups
         self._generators = made.generators
         self._has_effects = any(call.has_effect for call in capture.calls)
+        self._runs_foreign = any(getattr(call.function, "is_foreign", False) for call in capture.calls)
         self._returned = [k for k, slot in enumerate(made.slots) if isinstance(slot, Slot)]
         self._leaves = [None if isinstance(slot, Slot) else slot for slot in made.slots]
         self._tree = rebuilt(made.result, iter(self._leaves))
@@ -171,6 +172,8 @@ class Program:
             GuardError: a guard finds another value.
         """
         self.rehearses_at = 2 * self.rehearses_at + 1
+        if self._runs_foreign:
+            return None  # code of the program's runs once in each call
         states = [generator.bit_generator.state for generator in self._generators]
         try:
             return _call_quietly(self._begin, self._replay, leaves, None)
@@ -181,6 +184,10 @@ class Program:
         finally:
             for generator, state in zip(self._generators, states, strict=True):
                 generator.bit_generator.state = state
+
+    def is_branch(self, made: CapturedCall) -> bool:
+        """Return True if another call differs first by what a guard found."""
+        return is_branch(self._capture, made.capture)
 
     def fault_in(self, made: CapturedCall) -> str | None:
         """Return how the program differs from a call of the function as written; None if it does not."""

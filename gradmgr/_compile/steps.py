@@ -296,7 +296,7 @@ def run_foreign_vjp(*args: Any) -> tuple[Any, ...]:
     return run_vjp(*args)
 
 
-run_foreign_vjp.runs_each_time = True  # type: ignore[attr-defined]  # mypy knows no attributes of functions
+run_foreign_vjp.runs_each_time = run_foreign_vjp.is_foreign = True  # type: ignore[attr-defined]  # mypy knows no attributes of functions
 
 
 def flat_gradient(g: Any) -> Any:

@@ -97,4 +97,4 @@ def _call_foreign(function: Callable[..., Any], form: Any, arrays: tuple[Any, ..
     ), made
 
 
-_call_foreign.runs_each_time = True  # type: ignore[attr-defined]  # mypy knows no attributes of functions
+_call_foreign.runs_each_time = _call_foreign.is_foreign = True  # type: ignore[attr-defined]  # mypy knows no attributes of functions

@@ -195,4 +195,4 @@ def _foreign_tangents(*args: Any) -> Any:
     return _tangents(*args)
 
 
-_foreign_tangents.runs_each_time = True  # type: ignore[attr-defined]  # mypy knows no attributes of functions
+_foreign_tangents.runs_each_time = _foreign_tangents.is_foreign = True  # type: ignore[attr-defined]  # mypy knows no attributes of functions

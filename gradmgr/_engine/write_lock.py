@@ -74,7 +74,7 @@ def hold(t: Any) -> Any:
     To be called with the lock held. Where it returned an array, `release` is to follow before the lock is released.
     If it does not, the next thread that reads the tensor without the lock does it.
     """
-    if (_FREE_THREADED and _has_other_threads()) or listener() is not None:  # which keeps all arrays
+    if (_FREE_THREADED and _has_other_threads()) or listener() is not None:  # which sees writes as new arrays
         return None
     array = t._array  # which may change the class: see `RowSparse`
     before, guarded = t.__class__, t._guarded

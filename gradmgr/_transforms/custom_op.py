@@ -218,7 +218,7 @@ class _Kernel(_WithSignature):
 
     __slots__ = ("function",)
 
-    runs_each_time = True  # in a replay, too
+    runs_each_time = is_foreign = True  # in a replay, too
 
     def __init__(self, name: str, function: Callable[..., Any], arguments: tuple[str, ...]) -> None:
         super().__init__(name, arguments)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from math import isfinite
 from typing import Any
 
@@ -13,7 +13,7 @@ from gradmgr._arrays.atomic import Call, call_quietly, run_atomically
 from gradmgr._arrays.listening import listener
 from gradmgr._engine.capture_notes import refuse_in_replay, runs_each_time, runs_each_time_without_tensors
 from gradmgr._engine.containers import leaves_of, rebuilt
-from gradmgr._engine.tensor import Tensor
+from gradmgr._engine.tensor import Tensor, wrap
 from gradmgr.ops.convert import widen_half
 from gradmgr.optim._chunks import real_of
 from gradmgr.optim._clip import Row, change_all, copies_of, gradients_of, rows_of
@@ -112,10 +112,10 @@ class GradScaler:
             return widen_half(t) * self._scale
         # What the scale is when the program is replayed.
         t = widen_half(t)
-        return t * capture.call(self._scale_as, (real_of(t.dtype).type,), {})
+        return t * wrap(capture.call(self._scale_as, (real_of(t.dtype),), {}))
 
-    def _scale_as(self, kind: Callable[[float], Any]) -> Any:
-        return kind(self._scale)
+    def _scale_as(self, dtype: Any) -> Any:
+        return np.asarray(self._scale, dtype)
 
     _scale_as.runs_each_time = True  # type: ignore[attr-defined]  # mypy knows no attributes of functions
 

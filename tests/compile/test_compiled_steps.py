@@ -18,8 +18,8 @@ from test_compile import runs_of
 
 import gradmgr
 import gradmgr.numpy as gnp
-from gradmgr import GradManager, Tensor, compile, errors, optim, tensor, vmap
-from gradmgr.function import Function, once_differentiable
+from gradmgr import GradManager, Tensor, compile, errors, functional, optim, tensor, vmap
+from gradmgr.function import Function, custom_op, once_differentiable
 
 CALLS = 7
 LEVELS = {"plain": False, "native": True}
@@ -505,6 +505,155 @@ def test_an_error_in_a_method_is_raised_as_it_is() -> None:
     assert w.grad is None
 
 
+def test_a_function_that_reads_values_as_numbers_is_not_replayed() -> None:
+    class Largest(Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            ctx.largest = x.max().item()
+            return x * ctx.largest
+
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Tensor:
+            return g * ctx.largest
+
+    def make() -> Compared:
+        gm = GradManager().attach(w := tensor(wave(3)))
+
+        def step(x: Any) -> Any:
+            with gm:
+                loss = gnp.sum(Largest.apply(w * x))
+                gm.backward(loss)
+            return loss
+
+        return Compared(step, [((wave(3, at=k),), {}) for k in range(CALLS)], lambda: w)
+
+    expected = history(make())
+    with pytest.warns(errors.CompileWarning, match=r"test_compiled_steps.py:\d+"):
+        found = history(make(), compile)
+    assert first_difference(found, expected) == ""
+
+
+class Moved(Function):
+    """Reads and writes what lies outside: a Tensor."""
+
+    mean: Tensor
+
+    @classmethod
+    def of(cls) -> Any:
+        return type("Moved", (cls,), {"mean": tensor(np.zeros(3))})
+
+    @staticmethod
+    def forward(ctx: Any, kind: Any, x: Tensor) -> Tensor:
+        kind.mean[...] = kind.mean * 0.5 + x.detach()
+        return x - kind.mean
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Any:
+        return None, g
+
+
+def test_a_function_sees_and_changes_tensors_at_its_place(native: bool) -> None:
+    def make() -> Compared:
+        kind, w = Moved.of(), tensor(wave(3))
+        gm = GradManager().attach(w)
+
+        def step(x: Any) -> Any:
+            kind.mean[0] = x[0]  # before it runs
+            with gm:
+                loss = gnp.sum(kind.apply(kind, w * x) ** 2)
+                gm.backward(loss)
+            return loss, kind.mean + 1  # and after
+
+        return Compared(step, [((tensor(wave(3, at=k)),), {}) for k in range(CALLS)], lambda: (w, kind.mean))
+
+    both(make, native)
+
+
+def test_the_functions_of_a_custom_op_run_once_in_each_call(native: bool) -> None:
+    """The log, which is compared, has each of their calls once."""
+
+    def make() -> Compared:
+        log: list[Any] = []
+
+        @custom_op(vjp={"x": lambda g, x: (log.append(("rule", g.tolist())), 2 * x * g)[1]})
+        def square(x: Any) -> Any:
+            log.append(("function", x.tolist()))
+            return x * x
+
+        w = tensor(wave(3))
+        gm = GradManager().attach(w)
+
+        def step(x: Any) -> Any:
+            with gm:
+                loss = gnp.sum(square(w * x) * w)
+                gm.backward(loss)
+            return loss
+
+        return Compared(step, [((wave(3, at=k),), {}) for k in range(CALLS)], lambda: (w, log))
+
+    both(make, native)
+
+
+@pytest.mark.parametrize("where", ["function", "rule"])
+def test_an_error_in_a_custom_op_is_raised_as_it_is(where: str, native: bool) -> None:
+    def make() -> Compared:
+        def checked(name: str, x: Any) -> Any:
+            if name == where and abs(x[0]) > 4:
+                raise ValueError(f"{x[0]} in the {name}")
+            return x
+
+        square = custom_op(vjp={"x": lambda g, x: 2 * checked("rule", x) * g})(lambda x: checked("function", x) ** 2)
+        gm = GradManager().attach(w := tensor(wave(3)))
+
+        def step(x: Any) -> Any:
+            with gm:
+                loss = gnp.sum(square(w * x))
+                gm.backward(loss)
+            return loss
+
+        calls = [((wave(3, at=k) * (20 if k in (3, 5) else 1),), {}) for k in range(CALLS)]
+        return Compared(step, calls, lambda: w, raises=(ValueError,))
+
+    assert any("ValueError" in str(each) for each in history(make()))
+    both(make, native)
+
+
+def test_a_custom_op_inside_vmap_is_not_replayed() -> None:
+    def make() -> Compared:
+        square = custom_op(vjp={"x": lambda g, x: 2 * x * g})(lambda x: x * x)
+        step = vmap(functional.grad(lambda x: gnp.sum(square(x))))
+        return Compared(step, [((tensor(wave(2, 3, at=k)),), {}) for k in range(CALLS)], lambda: None)
+
+    with pytest.warns(errors.CompileWarning, match="inside vmap"):
+        found = history(make(), compile)
+    assert first_difference(found, history(make())) == ""
+
+
+def test_a_decision_by_what_a_hook_made_stays_eager(native: bool) -> None:
+    """A replay could not be given up any more: the hook has run."""
+
+    def make() -> Compared:
+        log: list[Any] = []
+        layer = gradmgr.nn.Linear(3, 1, rng=np.random.default_rng(0))
+
+        def hook(module: Any, args: Any, result: Tensor) -> Tensor:
+            log.append("called")
+            return result * 2
+
+        layer.register_forward_hook(hook)
+
+        def step(x: Any) -> Any:
+            y = gnp.sum(layer(x))
+            return y * 2 if y > 0 else y - 1
+
+        return Compared(step, [((tensor(wave(3, at=k).astype("f4")),), {}) for k in range(CALLS)], lambda: log)
+
+    expected = history(make())
+    with pytest.warns(errors.CompileWarning, match="depends on what an earlier call has changed"):
+        found = history(make(), lambda step: compile(step, native=native))
+    assert first_difference(found, expected) == ""
+
+
 def _count_in_callback(count: Callable[[], None], w: Tensor, other: Tensor) -> tuple[GradManager, Callable[..., Any]]:
     def callback(t: Tensor, grad: Tensor) -> Tensor:
         count()
@@ -555,6 +704,83 @@ def test_code_of_the_program_runs_once_where_a_gradient_or_a_dtype_is_another(ma
         counted.append(calls.item() - before)
     assert counted == [counted[0]] * 12
     assert "variant for" in step.explain()
+
+
+Made = tuple[GradManager, Callable[[Any], Tensor]]
+
+
+def _set_in_hook(count: Tensor, w: Tensor, other: Tensor) -> Made:
+    gm = GradManager().attach([w, other])
+
+    def hook(grad: Tensor) -> None:
+        count[...] += 1
+        if count.item() >= 6:
+            gm.clear_grad()
+
+    def loss(x: Any) -> Tensor:
+        product = w * x
+        product.register_hook(hook)
+        return gnp.sum(product * other)
+
+    return gm, loss
+
+
+def _set_in_callback(count: Tensor, w: Tensor, other: Tensor) -> Made:
+    class Callback:
+        def __call__(self, t: Tensor, grad: Tensor) -> Tensor:
+            return grad
+
+        def finish(self, manager: GradManager) -> None:
+            count[...] += 1
+            if count.item() >= 6:
+                setattr(w, "grad", None)  # noqa: B010  # one more way to write it
+
+    return GradManager().attach([w, other], callbacks=Callback()), lambda x: gnp.sum(w * other * x)
+
+
+def _replaced_in_hook(count: Tensor, w: Tensor, other: Tensor) -> Made:
+    def act() -> None:
+        count[...] += 1
+        if count.item() >= 6:
+            w.grad = tensor(wave(3, at=count.item()))
+
+    def loss(x: Any) -> Tensor:
+        product = w * x
+        product.register_hook(lambda grad: act())
+        return gnp.sum(product * other)
+
+    return GradManager().attach([w, other]), loss
+
+
+def _sets_gradients(make: Callable[[Tensor, Tensor, Tensor], Made]) -> Compared:
+    """A step in which code that runs each time sets gradients from the fifth call on."""
+    w, other, count = tensor(wave(3)), tensor(wave(3, at=2)), tensor(0)
+    gm, loss = make(count, w, other)
+
+    def step(x: Any) -> Tensor:
+        with gm:
+            y = loss(x)
+            gm.backward(y)
+        return y
+
+    return Compared(step, [((wave(3, at=k),), {}) for k in range(CALLS)], lambda: (w, other, count))
+
+
+@pytest.mark.parametrize("make", [_set_in_hook, _set_in_callback, _replaced_in_hook])
+def test_gradients_that_code_of_each_call_sets_are_noticed_once(make: Any, native: bool) -> None:
+    """The call in which they are runs again; all later ones run as written."""
+    made = _sets_gradients(make)
+    step, (_, _, count) = compile(made.step, native=native), made.state()
+    counted = []
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        for args, _ in made.calls:
+            step(*args)
+            counted.append(count.item())
+    assert counted == [1, 2, 3, 4, 5, 7, 8]
+    (text,) = [str(w.message) for w in warned]
+    assert "test_compiled_steps.py:" in text
+    assert "has run twice" in text
 
 
 def test_a_function_with_a_recorded_step_runs_eagerly():

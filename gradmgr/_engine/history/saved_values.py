@@ -6,6 +6,7 @@ A packed entry has a placeholder (`PackedValue`) in place of each saved array, a
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Self, TypeVar
@@ -14,7 +15,7 @@ import numpy as np
 
 from gradmgr import errors
 from gradmgr._arrays import libraries
-from gradmgr._arrays.listening import listener
+from gradmgr._arrays.listening import computed, listener
 from gradmgr._arrays.memory_order import memory_order
 from gradmgr._engine.cleanup import Scope, complete
 from gradmgr._engine.context import current, paused, recorders, set_current
@@ -209,7 +210,7 @@ class _HookPackedValue(PackedValue):
             raise
         if t.__class__ is not Tensor or t.shape != self.shape or t.dtype != self.dtype or t.device != self.device:
             self._check(t, op)
-        return t._array[()] if self.is_scalar else t._array
+        return computed(operator.getitem, bare(t), ()) if self.is_scalar else bare(t)
 
     def _description(self, op: str) -> str:
         return f"unpack hook {name_of(self.unpack)}, for a value kept by op {op!r}"

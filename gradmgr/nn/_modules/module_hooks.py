@@ -96,7 +96,7 @@ class InputGradients:
     def _call_hooks(self, of_arguments: Gradients) -> Gradients:
         of_results, self._of_results = self._of_results, None
         for hook in self._hooks if of_results is not None else ():
-            given = hook(self._module, of_arguments, of_results)
+            given = call_whole(hook.hook, self._module, of_arguments, of_results)
             if given is not None:
                 given = given if isinstance(given, tuple) else (given,)
                 if len(given) != len(of_arguments):
