@@ -49,8 +49,9 @@ def keeps_nothing(function: Any) -> bool:
 
 def writes_to_out(call: Call) -> bool:
     """Tell whether the function of a call takes where its result, the only one, is to go, and was not given it."""
-    is_one = call.results.__class__ is Slot and call.expected is None and not call.keywords
-    return is_one and getattr(call.function, "writes_to_out", False) and call.results not in call.args
+    if not (call.results.__class__ is Slot and call.expected is None and not call.keywords):
+        return False
+    return getattr(call.function, "writes_to_out", False) and call.results.number not in call.given
 
 
 def makes_nothing(call: Call) -> bool:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import numpy as np
 
 from gradmgr import errors
 from gradmgr._arrays import libraries
-from gradmgr._arrays.listening import computed
+from gradmgr._arrays.listening import asked, computed
 from gradmgr._engine.context import check_may_draw
 from gradmgr._engine.tensor import Tensor, describe, raw
 from gradmgr._engine.views import check_kept
@@ -26,9 +27,9 @@ def bernoulli_(self: Tensor, p: Any = 0.5, *, generator: np.random.Generator) ->
     (Tensor(True), [0.0, 1.0])
     """
     chance = _raw_on_host(p)
-    if not bool(((chance >= 0) & (chance <= 1)).all()) or not can_broadcast(chance.shape, self.shape):
+    if not asked(_are_chances, chance) or not can_broadcast(chance.shape, self.shape):
         raise ValueError(f"bernoulli_ takes p in [0, 1] that broadcasts to {self.shape}; found shape {chance.shape}")
-    return _fill_with(self, _draw(self, generator, "bernoulli_", "random", like=chance) < chance)
+    return _fill_with(self, computed(operator.lt, _draw(self, generator, "bernoulli_", "random"), chance))
 
 
 def cauchy_(self: Tensor, median: float = 0.0, sigma: float = 1.0, *, generator: np.random.Generator) -> Any:
@@ -40,7 +41,7 @@ def cauchy_(self: Tensor, median: float = 0.0, sigma: float = 1.0, *, generator:
     >>> abs(w - 3.0).max() > 10.0
     Tensor(True)
     """
-    return _fill_with(self, median + sigma * _draw(self, generator, "cauchy_", "standard_cauchy"))
+    return _fill_with(self, computed(_moved, _draw(self, generator, "cauchy_", "standard_cauchy"), median, sigma))
 
 
 def exponential_(self: Tensor, lambd: float = 1.0, *, generator: np.random.Generator) -> Any:
@@ -115,7 +116,7 @@ def uniform_(self: Tensor, low: float = 0.0, high: float = 1.0, *, generator: np
     return _fill_with(self, _draw(self, generator, "uniform_", "uniform", low, high))
 
 
-def _draw(x: Tensor, generator: Any, name: str, method: str, *args: Any, like: Any = None) -> Any:
+def _draw(x: Tensor, generator: Any, name: str, method: str, *args: Any) -> Any:
     """Draw as many numbers on the host as x has: the same on every device."""
     if not isinstance(generator, np.random.Generator):
         raise TypeError(
@@ -139,6 +140,14 @@ def _fill_with(x: Tensor, drawn: Any) -> Any:
 
 def _as_dtype(drawn: Any, dtype: Any) -> Any:
     return libraries.namespace(drawn).asarray(drawn).astype(dtype)
+
+
+def _are_chances(a: Any) -> bool:
+    return bool(((a >= 0) & (a <= 1)).all())
+
+
+def _moved(drawn: Any, median: float, sigma: float) -> Any:
+    return median + sigma * drawn
 
 
 def _raw_on_host(value: Any) -> Any:

@@ -12,7 +12,7 @@ from gradmgr._arrays import libraries
 from gradmgr._arrays.batched import innermost, is_batched
 from gradmgr._engine.custom import several
 from gradmgr._engine.op import Function, zeros
-from gradmgr._engine.tensor import Tensor, raw
+from gradmgr._engine.tensor import Tensor, raw, wrap
 from gradmgr.nn._functions.arguments import check_floating
 from gradmgr.nn._functions.attention_blocks import Operands, attend_in_blocks, gradients, is_one_block
 from gradmgr.nn._functions.dropout import dropout
@@ -244,15 +244,12 @@ def _bias_and_masked(mask: Any, dtype: Any) -> tuple[Any, Any]:
 
 
 def drop_factors(shape: Shape, probability: float, rng: Any, like: Any, *others: Any) -> Any:
-    """Return the factors of dropout for the weights, on the device of `like`, or None for probability 0.
-
-    They are captured where `like` or one of the others is, so that a replay draws new ones.
-    """
+    """Return the factors of dropout for the weights, on the device of `like`, or None for probability 0."""
     if probability == 0:
         return None
     ones = libraries.root(raw(like)).ones(shape, wide_dtype(like.dtype))
     ones = libraries.able_to_hold(ones, *[innermost(raw(a)) for a in (like, *others)])
-    return dropout(ones, probability, rng=rng)
+    return raw(dropout(wrap(ones), probability, rng=rng))
 
 
 def check_mask_dtype(mask: Any, asked: str, name: str = "attn_mask") -> None:
