@@ -78,13 +78,13 @@ class Listener:
 def computed(function: Callable[..., Result], *args: Any, **keywords: Any) -> Result:
     """Return function(*args, **keywords): a step between ops that works on plain arrays."""
     heard = _listener.get()
-    return function(*args, **keywords) if heard is None else heard.call(function, args, keywords)  # type: ignore[no-any-return]
+    return function(*args, **keywords) if heard is None else heard.call(function, args, keywords)
 
 
 def asked(read: Callable[..., Result], *args: Any) -> Result:
     """Return read(*args): facts of arrays' values on which depends what is computed next."""
     heard = _listener.get()
-    return read(*args) if heard is None else heard.guard(read, args)  # type: ignore[no-any-return]
+    return read(*args) if heard is None else heard.guard(read, args)
 
 
 def told(array: Any) -> Any:

@@ -1,9 +1,9 @@
 """Assembly: the calls of a program, made from the steps of a log by running gradmgr's own code on captured arrays.
 
 It is made away from the program's code, when that has run: each kernel, each vjp is called once more, with captured
-arrays in the place of those that the log has seen, and becomes the calls of NumPy's functions that it makes. Where these
-do not give the same bits, or the code asks for what a captured array does not tell, the step is one call of the function
-itself.
+arrays in the place of those that the log has seen, and becomes the calls of NumPy's functions that it makes. Where
+these do not give the same bits, or the code asks for what a captured array does not tell, the step is one call of the
+function itself.
 """
 
 from __future__ import annotations
@@ -47,9 +47,6 @@ def _have_same_bits(one: Any, other: Any) -> bool:
     if (one.shape, one.dtype, one.strides) != (other.shape, other.dtype, other.strides):
         return False
     return have_same_bits(one, other) if is_on_gpu(one) else one.tobytes() == other.tobytes()
-
-
-_TRACE = False
 
 
 def _with_small_node_ids(args: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -210,16 +207,12 @@ class Assembly(Capture):
         try:
             made = function(*given, **given_by_name)
             is_same = len(self.obstacles) == obstacles and self._are_same(old, made)
-            error = (self.obstacles[obstacles:], old, made)
-        except Exception as err:  # whatever a captured array cannot do; the function itself has run
+        except Exception:  # whatever a captured array cannot do; the function itself has run
             is_same = False
-            error = err
         if not is_same:
             del self.calls[before:], self.obstacles[obstacles:]
             if function is run_vjp:
                 given = _with_small_node_ids(given)
-            if _TRACE:
-                print("WHOLE", function, error, file=sys.stderr)
             made = self.call(function, given, given_by_name)
         self._enter(old, made)
 
@@ -242,7 +235,7 @@ class Assembly(Capture):
         before, obstacles, given = len(self.calls), len(self.obstacles), self._captured(args)
         try:
             is_same = read(*given) == found and any(call.expected is not None for call in self.calls[before:])
-        except Exception:  # noqa: BLE001  # whatever a captured array cannot do
+        except Exception:  # whatever a captured array cannot do
             is_same = False
         if is_same and len(self.obstacles) == obstacles:
             return
@@ -265,7 +258,7 @@ class Assembly(Capture):
             return slot
         slot = self._slots[id(known)] = self.add_object()
         if known.is_outer:
-            self.sources.append(weakref.ref(known()) if known.source is None else known.source)  # type: ignore[arg-type]  # it is alive, or was
+            self.sources.append(weakref.ref(known()) if known.source is None else known.source)
             self.inputs.append(slot)
         return slot
 

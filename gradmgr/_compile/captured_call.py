@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -13,6 +12,7 @@ from gradmgr._arrays.capture import generators_in
 from gradmgr._arrays.captured_calls import CaptureError
 from gradmgr._arrays.listening import set_listener
 from gradmgr._compile.assembly import Assembly
+from gradmgr._compile.generators import ListenedGenerator
 from gradmgr._compile.log import Log
 from gradmgr._compile.names import Names
 from gradmgr._compile.signature import Signature, give_back, passed_containers
@@ -92,12 +92,9 @@ class CapturedCall:
                 self.log.add_argument(k, leaf)
             else:
                 self.log.add_array_argument(k, leaf)
-        random = sys.modules.get("numpy.random")
         given: list[Any] = []
         for k, leaf in enumerate(leaves):
-            if random is not None and leaf.__class__ is random.Generator:
-                from gradmgr._compile.generators import ListenedGenerator  # deferred, as numpy.random takes time
-
+            if leaf.__class__ is np.random.Generator:
                 given.append(ListenedGenerator(leaf))
                 self._drawing.append(leaf)
             else:

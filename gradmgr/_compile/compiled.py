@@ -121,21 +121,21 @@ class Compiled:
             self._last, variants, leaves = found, found, signature.leaves
         if variants.refused is not None:
             return self.function(*args, **keywords)
+        return self._run(variants, leaves, args, keywords)
+
+    def _run(self, variants: _Variants, leaves: Sequence[Any], args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+        """Make a call by the program that fits it, or capture it."""
         decided: str | None = None
         for program in variants.programs:
             if program.misfit(leaves) is not None:
                 continue
             program.runs += 1
-            if program.runs == program.rehearses_at:
-                try:
-                    program.rehearse(leaves)
-                except GuardError as error:  # it is a call for another variant
-                    decided = str(error)
-                    continue
-                return self._rehearse(variants, program, Signature(args, keywords))
             try:
+                if program.runs == program.rehearses_at:
+                    program.rehearse(leaves)
+                    return self._rehearse(variants, program, Signature(args, keywords))
                 result = program.run(leaves)
-            except GuardError as error:
+            except GuardError as error:  # it is a call for another variant
                 decided = str(error)
                 continue
             except UnchangedError:

@@ -7,8 +7,8 @@ Tensor from outside, is a constant.
 
 A Tensor that was there before the function began is *outer*: a replay reads its array again, and writes to it where the
 function did. These writes are the effects of the program. They come at its end, and before each call that is made as a
-whole in every replay (`call_whole`): that of an optimiser or of a hook, whose Python code must run each time. After such
-a call the tensors that it may have changed are read again.
+whole in every replay (`call_whole`): that of an optimiser or of a hook, whose Python code must run each time. After
+such a call the tensors that it may have changed are read again.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class KnownTensor(weakref.ref[Tensor]):
     __slots__ = ("array", "grad", "is_late", "is_outer", "key", "knows_grad", "shown", "source")
 
     def __init__(self, t: Tensor, *, is_outer: bool, source: int | None = None) -> None:
-        super().__init__(t)
+        super().__init__(t)  # type: ignore[call-arg]  # as weakref.ref takes it
         self.key = id(t)
         self.source = source
         self.array = t._array
@@ -108,10 +108,10 @@ class Log(Listener, Interceptor):
         "_has_late",
         "_inside",
         "_later",
-        "_within",
         "_leaves",
         "_ours",
         "_teller",
+        "_within",
         "arrays",
         "before",
         "changed",
@@ -337,7 +337,9 @@ class Log(Listener, Interceptor):
     def _run_within(self, rule: Callable[..., Any], *args: Any) -> tuple[Any, tuple[Any, ...], Sequence[Step]]:
         """Return what a rule returns, what the ops within take and return, and steps that come after it."""
         before = self._within, self._later
-        within, later = self._within, self._later = [], []
+        within: list[Any] = []
+        later: list[Step] = []
+        self._within, self._later = within, later
         try:
             made = rule(*args)
         finally:
@@ -358,7 +360,8 @@ class Log(Listener, Interceptor):
         if self._is_part():
             return function(*args, **keywords)
         is_told = False
-        args, keywords, given = *untold((args, keywords)), (args, keywords)
+        given = args, keywords
+        args, keywords = untold(given)
         for part in leaves_in(given):
             is_told = is_told or innermost(part).__class__ is CapturedArray
         for part in leaves_in((args, keywords)):
@@ -454,11 +457,11 @@ class Log(Listener, Interceptor):
             t = known()
             if t is None:
                 continue
-            is_seen = known.is_outer or known.shown is not None
-            if is_seen and known.array is not None and t._array is not known.array:
-                if t._array.__class__ is not Batched:
-                    known.array = t._array
-                    due.append((known, "_array", t._array))
+            array = t._array
+            is_seen = (known.is_outer or known.shown is not None) and known.array is not None
+            if is_seen and array is not known.array and array.__class__ is not Batched:
+                known.array = array
+                due.append((known, "_array", array))
             if known.knows_grad:
                 grad = getattr(t, "_grad", None)
                 if grad is not known.grad:
@@ -604,7 +607,7 @@ class Log(Listener, Interceptor):
     # ------------------------------------------------------------ the end
 
     def as_result(self, value: Any) -> Any:
-        """Return a result as the function returns it for arrays, which arrive as Tensors: an array, if it is of these."""
+        """Return a result as the function returns it for arrays, which arrive as Tensors."""
         if not self.arrays or not isinstance(value, Tensor) or value._array.__class__ is Batched:
             return value
         if id(value._array) not in self.values:

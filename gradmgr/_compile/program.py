@@ -179,7 +179,7 @@ class Program:
             return _call_quietly(self._begin, self._replay, leaves, None)
         except GuardError:
             raise
-        except Exception:  # noqa: BLE001  # the function itself is called next, and raises what it raises
+        except Exception:  # the function itself is called next, and raises what it raises
             return None
         finally:
             for generator, state in zip(self._generators, states, strict=True):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
 from gradmgr._arrays.arguments import leaves_in
 from gradmgr._arrays.captured_calls import Place
@@ -14,9 +15,9 @@ from gradmgr._engine.interceptors import Interceptor
 from gradmgr._engine.recorder import Recorder
 from gradmgr._engine.tensor import Tensor
 
-if TYPE_CHECKING:
-    from gradmgr._compile.assembly import Assembly
-    from gradmgr._compile.log import KnownTensor
+# An `Assembly`, and a `KnownTensor` of `log`: their modules import this one.
+Assembly = Any
+KnownTensor = Any
 
 
 class Step:
@@ -224,14 +225,18 @@ class Scene(NamedTuple):
     """In what a rule runs where recorders record what it does.
 
     Attributes:
-        count: how many recorders there are.
+        recorders: how many recorders there are.
         tracked: for each Tensor among the rule's arguments the numbers of the recorders that track it.
         mappings: the interceptors that affect results, those of vmaps, with the numbers of the recorders outside.
     """
 
-    count: int
+    recorders: int
     tracked: tuple[tuple[int, ...], ...]
     mappings: tuple[tuple[Any, tuple[int, ...]], ...]
+
+
+def _tracks(t: Tensor, rec: Recorder) -> bool:
+    return rec.open and rec.node_id_of(t) is not None
 
 
 def scene_of(args: Any) -> Scene:
@@ -242,14 +247,14 @@ def scene_of(args: Any) -> Scene:
         return tuple([k for k, rec in enumerate(known) if is_meant(rec)])
 
     tensors = [t for t in leaves_in(args) if isinstance(t, Tensor)]
-    tracked = tuple([which(lambda rec, t=t: rec.open and rec.node_id_of(t) is not None) for t in tensors])
-    mappings = [each for each in interceptors_of(current()) if each.affects_results]
+    tracked = tuple([which(partial(_tracks, t)) for t in tensors])
+    mappings: list[Any] = [each for each in interceptors_of(current()) if each.affects_results]
     return Scene(len(known), tracked, tuple([(each, which(each.outer.__contains__)) for each in mappings]))
 
 
 def run_rule(rule: Callable[..., Any], args: tuple[Any, ...], scene: Scene) -> Any:
     """Return what a rule of an op returns, and what the ops that it calls with Tensors take and return."""
-    ops, known = _OpsWithin(), [_Tracking() for _ in range(scene.count)]
+    ops, known = _OpsWithin(), [_Tracking() for _ in range(scene.recorders)]
     context = Context.of(current())
     for rec in known:
         rec.open = True

@@ -180,10 +180,7 @@ def test_gradmgr_imports_these_modules_when_first_used_and_no_others():
         *packages,
         *(f"gradmgr.{name}" for name in ("forward_ad", "function", "functional", "serialization")),
         "gradmgr._engine.forward",
-        *(
-            f"gradmgr._arrays.{name}"
-            for name in ("drawing", "generators", "large_products", "onednn_library", "products")
-        ),
+        *(f"gradmgr._arrays.{name}" for name in ("drawing", "large_products", "onednn_library", "products")),
         *(
             f"gradmgr._transforms.{name}"
             for name in (

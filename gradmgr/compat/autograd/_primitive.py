@@ -277,11 +277,11 @@ class _PrimitiveFunction(Function):
 
     @staticmethod
     def backward(ctx: Any, *gs: Any) -> Any:
-        call, tensors, ans, gs = _saved(ctx, [None if g is None else conjugate(g) for g in gs])
+        call, tensors, ans, cotangents = _saved(ctx, [None if g is None else conjugate(g) for g in gs])
         maker = vjp_maker_of(call.primitive)
         needed = ctx.needs_input_grad[1:]
         argnums = tuple(dict.fromkeys([k for (k, _), is_needed in zip(call.places, needed, strict=True) if is_needed]))
-        given = rebuilt(call.form, iter(gs)) if call.is_nested else gs[0]
+        given = rebuilt(call.form, iter(cotangents)) if call.is_nested else cotangents[0]
         made = _by_rule(_gradients, maker, argnums, given, ans, tuple(call.filled(tensors)), call.kwargs)
         parts = {
             k: None if gradient is None else leaves_of(gradient) for k, gradient in zip(argnums, made, strict=True)
@@ -294,9 +294,9 @@ class _PrimitiveFunction(Function):
 
     @staticmethod
     def jvp(ctx: Any, _: Any, *tangents: Any) -> Any:
-        call, tensors, ans, tangents = _saved(ctx, tangents)
+        call, tensors, ans, given = _saved(ctx, tangents)
         maker = jvp_maker_of(call.primitive)
-        by_place = {place: t for place, t in zip(call.places, tangents, strict=True) if t is not None}
+        by_place = {place: t for place, t in zip(call.places, given, strict=True) if t is not None}
         argnums = tuple(dict.fromkeys([k for k, _ in by_place]))
         args = call.filled(tensors)
         gs = []
