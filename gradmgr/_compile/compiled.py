@@ -351,20 +351,21 @@ def compile(  # noqa: A001  # as above
     native: bool | None = None,
     exact: bool = False,
 ) -> Any:
-    """Return a function that computes the same faster: it is captured twice, and then replayed without its Python code.
+    """Return a function that computes the same faster: it is captured, then replayed without its Python code.
 
-    What it computes, derivatives and updates of parameters included, becomes one straight line of NumPy calls on
-    planned memory, with the same results bit for bit, except for matrix products in float32 where oneDNN computes them
-    (`exact`). It may be a training step, a derivative such as `functional.value_and_grad(f)`, `vmap(f)`, or any other
-    function of Tensors, arrays and numbers, in containers too; also a method. docs/compile.md says what it may do and
-    how this works.
+    The first call runs as always; what it computes, derivatives and updates of parameters included, becomes one
+    straight line of NumPy calls, which later calls make. It may be a training step, a method, a derivative such as
+    `functional.value_and_grad(f)`, or any other function of Tensors, arrays and numbers, in containers too. Arrays
+    among the arguments arrive as Tensors; results that depend on these alone are returned as arrays.
 
-    Calls with other shapes, dtypes, strides, structure or numbers are captured again, and so are calls after a change
-    of what the function reads besides its arguments; eight such variants are kept. Learning rates and step counts are
-    read each time. Where a value decides what is computed, as in `if loss > 3`, each way is a variant. A function that
-    takes numbers out of Tensors (`float`, `item`, `numpy`), or whose results depend on what cannot be seen, runs as it
-    does without `compile`, with a `CompileWarning` that says why; `explain()` says so too. So do calls inside a
-    recording, a profiler or anomaly detection. Python's side effects, such as prints and counters, are not repeated.
+    Calls with other shapes, dtypes, structure or numbers are captured again, and so are calls after a change of what
+    the function reads by name; eight such variants are kept. A comparison of values, as in `if loss > 3`, is made
+    again in each replay, and each way is a variant. All else is taken for constant. In calls 2, 4, 8, 16, ... of each
+    variant the function runs as written, and is compared with its program. A function that takes numbers out of
+    Tensors (`float`, `item`, `numpy`), that changes what it reads by name, or that is found to differ from its
+    program, runs as it does without `compile`, with a `CompileWarning` that says why; so do calls inside a recording,
+    a profiler or anomaly detection, without one. Prints and the like are not repeated. docs/compile.md has the whole
+    contract.
 
     Args:
         function: what to compile; without it, a decorator is returned.
