@@ -337,7 +337,9 @@ class Log(Listener, Interceptor):
     def _run_within(self, rule: Callable[..., Any], *args: Any) -> tuple[Any, tuple[Any, ...], Sequence[Step]]:
         """Return what a rule returns, what the ops within take and return, and steps that come after it."""
         before = self._within, self._later
-        within, later = self._within, self._later = [], []
+        within: list[Any] = []
+        later: list[Step] = []
+        self._within, self._later = within, later
         try:
             made = rule(*args)
         finally:

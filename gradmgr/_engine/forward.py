@@ -91,9 +91,7 @@ class Forward(Recorder):
             outside = self._outer_context(now)
             set_current(outside)
             heard = listener()
-            if heard is None:
-                tangents = _tangents(op.jvp, node_ids, values, out, params)
-            elif op.runs == "steps" or (op.runs and recorders(outside)):
+            if heard is None or op.runs == "steps" or (op.runs and recorders(outside)):
                 tangents = _tangents(op.jvp, node_ids, values, out, params)
             else:
                 rule = _foreign_tangents if op.runs else _tangents

@@ -372,19 +372,19 @@ def grad_and_value(rng, w, x):
 
 @program((3,), (4, 3))
 def vjp_and_jvp(rng, w, x):
-    f = lambda w: gnp.sort(gnp.exp(x @ w))  # noqa: E731
+    f = lambda w: gnp.sort(gnp.exp(x @ w))
     return [functional.vjp(f, w, gnp.cos(x[:, 0])), functional.jvp(f, w, gnp.sin(w))]
 
 
 @program((3,), (4, 3))
 def hvp_and_vhp(rng, w, x):
-    f = lambda w: curved(w, x)  # noqa: E731
+    f = lambda w: curved(w, x)
     return [functional.hvp(f, w, gnp.sin(w)), functional.vhp(f, w, gnp.sin(w))]
 
 
 @program((3,), (4, 3))
 def jacobians(rng, w, x):
-    f = lambda w: nn.functional.relu(x @ w - 2.0) * w[0]  # noqa: E731
+    f = lambda w: nn.functional.relu(x @ w - 2.0) * w[0]
     return [
         functional.jacobian(f, w, vectorize=vectorize, strategy=strategy)
         for vectorize in (False, True)
@@ -394,13 +394,13 @@ def jacobians(rng, w, x):
 
 @program((3,), (4, 3))
 def hessians(rng, w, x):
-    f = lambda w: curved(w, x)  # noqa: E731
+    f = lambda w: curved(w, x)
     return [functional.hessian(f, w, vectorize=vectorize) for vectorize in (False, True)]
 
 
 @program((3,), (4, 3))
 def gradient_of_a_jacobian(rng, w, x):
-    f = lambda w: gnp.tanh(x @ w)  # noqa: E731
+    f = lambda w: gnp.tanh(x @ w)
     return gradients(lambda w: functional.jacobian(f, w, create_graph=True), w)
 
 
@@ -459,7 +459,7 @@ class Scaled(Function):
 
 @program((3,), (4, 3))
 def functions(rng, w, x):
-    f = lambda w, x: Scaled.apply(x, w) + Scaled.apply(x * w, w) * w  # noqa: E731
+    f = lambda w, x: Scaled.apply(x, w) + Scaled.apply(x * w, w) * w
     return [*gradients(f, w, x), *functional.grad(lambda w, x: gnp.sum(f(w, x) ** 2), (0, 1))(w, x)]
 
 
@@ -514,7 +514,7 @@ def gradients_of_some_inputs(rng, w, x):
 
 @program((3,), (80, 300))
 def gradients_of_few_rows(rng, w, table):
-    f = lambda w, table: gnp.sum(table[[3, 7, 3]] ** 2) * w + nn.functional.embedding(np.array([1, 5]), table)[0, 0]  # noqa: E731
+    f = lambda w, table: gnp.sum(table[[3, 7, 3]] ** 2) * w + nn.functional.embedding(np.array([1, 5]), table)[0, 0]
     return gradients(f, w, table)
 
 
@@ -582,7 +582,7 @@ def distributions_draw_and_give_densities(rng, mean, scale):
 
 @program((5,), (5,))
 def complex_numbers(rng, a, b):
-    f = lambda a, b: gnp.abs(gnp.fft.fft(a + 1j * b) ** 2 * (a - 1j)) ** 0.5  # noqa: E731
+    f = lambda a, b: gnp.abs(gnp.fft.fft(a + 1j * b) ** 2 * (a - 1j)) ** 0.5
     return gradients(f, a, b)
 
 
@@ -590,7 +590,7 @@ def complex_numbers(rng, a, b):
 def linear_algebra(rng, a, b):
     def f(a, b):
         s = a @ a.T + 4 * gnp.eye(4)
-        u, sv, vh = gnp.linalg.svd(a)
+        _, sv, _ = gnp.linalg.svd(a)
         return [
             gnp.linalg.solve(s, b),
             gnp.linalg.det(s),
@@ -606,9 +606,14 @@ def linear_algebra(rng, a, b):
 @program((4, 3))
 def losses(rng, x):
     labels = gnp.argmax(x, axis=1)
-    F = nn.functional
+    of = nn.functional
     return gradients(
-        lambda x: [F.cross_entropy(x, labels), F.huber_loss(x, x[::-1] * 2), F.nll_loss(F.log_softmax(x, 1), labels)], x
+        lambda x: [
+            of.cross_entropy(x, labels),
+            of.huber_loss(x, x[::-1] * 2),
+            of.nll_loss(of.log_softmax(x, 1), labels),
+        ],
+        x,
     )
 
 
