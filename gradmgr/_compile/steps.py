@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
 from gradmgr._arrays.arguments import leaves_in
@@ -225,36 +224,34 @@ class Scene(NamedTuple):
     """In what a rule runs where recorders record what it does.
 
     Attributes:
-        recorders: how many recorders there are.
+        number: how many recorders there are.
         tracked: for each Tensor among the rule's arguments the numbers of the recorders that track it.
         mappings: the interceptors that affect results, those of vmaps, with the numbers of the recorders outside.
     """
 
-    recorders: int
+    number: int
     tracked: tuple[tuple[int, ...], ...]
     mappings: tuple[tuple[Any, tuple[int, ...]], ...]
-
-
-def _tracks(t: Tensor, rec: Recorder) -> bool:
-    return rec.open and rec.node_id_of(t) is not None
 
 
 def scene_of(args: Any) -> Scene:
     """Return in what a rule of these arguments runs now."""
     known = recorders(current())
 
-    def which(is_meant: Callable[[Recorder], bool]) -> tuple[int, ...]:
-        return tuple([k for k, rec in enumerate(known) if is_meant(rec)])
+    def tracking(t: Tensor) -> tuple[int, ...]:
+        return tuple([k for k, rec in enumerate(known) if rec.open and rec.node_id_of(t) is not None])
 
-    tensors = [t for t in leaves_in(args) if isinstance(t, Tensor)]
-    tracked = tuple([which(partial(_tracks, t)) for t in tensors])
+    def outside(mapping: Any) -> tuple[int, ...]:
+        return tuple([k for k, rec in enumerate(known) if rec in mapping.outer])
+
+    tracked = tuple([tracking(t) for t in leaves_in(args) if isinstance(t, Tensor)])
     mappings: list[Any] = [each for each in interceptors_of(current()) if each.affects_results]
-    return Scene(len(known), tracked, tuple([(each, which(each.outer.__contains__)) for each in mappings]))
+    return Scene(len(known), tracked, tuple([(each, outside(each)) for each in mappings]))
 
 
 def run_rule(rule: Callable[..., Any], args: tuple[Any, ...], scene: Scene) -> Any:
     """Return what a rule of an op returns, and what the ops that it calls with Tensors take and return."""
-    ops, known = _OpsWithin(), [_Tracking() for _ in range(scene.recorders)]
+    ops, known = _OpsWithin(), [_Tracking() for _ in range(scene.number)]
     context = Context.of(current())
     for rec in known:
         rec.open = True

@@ -590,7 +590,7 @@ def complex_numbers(rng, a, b):
 def linear_algebra(rng, a, b):
     def f(a, b):
         s = a @ a.T + 4 * gnp.eye(4)
-        u, sv, vh = gnp.linalg.svd(a)
+        _, sv, _ = gnp.linalg.svd(a)
         return [
             gnp.linalg.solve(s, b),
             gnp.linalg.det(s),
@@ -606,9 +606,14 @@ def linear_algebra(rng, a, b):
 @program((4, 3))
 def losses(rng, x):
     labels = gnp.argmax(x, axis=1)
-    F = nn.functional
+    of = nn.functional
     return gradients(
-        lambda x: [F.cross_entropy(x, labels), F.huber_loss(x, x[::-1] * 2), F.nll_loss(F.log_softmax(x, 1), labels)], x
+        lambda x: [
+            of.cross_entropy(x, labels),
+            of.huber_loss(x, x[::-1] * 2),
+            of.nll_loss(of.log_softmax(x, 1), labels),
+        ],
+        x,
     )
 
 
