@@ -4,7 +4,7 @@
 the numbers that LAPACK returns (`call_foreign`). A write into an array that is not captured is an obstacle: it is
 carried out, but a capture with obstacles cannot be replayed. Arrays that are not captured are constants, kept by
 reference. Numbers and arrays that come from elsewhere, such as a step's count or random numbers, show when the same
-function is captured twice: see `capture_difference`.
+function is captured again, in a rehearsal: see `capture_difference`.
 """
 
 from __future__ import annotations
