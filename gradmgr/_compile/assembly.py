@@ -24,7 +24,7 @@ from gradmgr._arrays.captured_calls import Call, Place, Slot, line_at, slots_in
 from gradmgr._arrays.captured_functions import written_by
 from gradmgr._arrays.gpu import have_same_bits, is_on_gpu, is_plain
 from gradmgr._compile.captured_state import Residuals
-from gradmgr._compile.log import KnownTensor, Log
+from gradmgr._compile.log import KnownTensor, Log, values_of
 from gradmgr._compile.replay_calls import (
     LAYOUTS,
     READS,
@@ -38,7 +38,17 @@ from gradmgr._compile.replay_calls import (
     layout_of,
     layout_on_gpu,
 )
-from gradmgr._compile.steps import Update, Whole, WriteArray, run_foreign_vjp, run_vjp
+from gradmgr._compile.steps import (
+    Update,
+    Whole,
+    WriteArray,
+    held,
+    released,
+    run_foreign_vjp,
+    run_held_rule,
+    run_rule,
+    run_vjp,
+)
 from gradmgr._engine.tensor import Tensor, wrap
 from gradmgr._replay.forwarded_copies import without_copies
 
@@ -49,9 +59,12 @@ def _have_same_bits(one: Any, other: Any) -> bool:
     return have_same_bits(one, other) if is_on_gpu(one) else one.tobytes() == other.tobytes()
 
 
-def _with_small_node_ids(args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return the arguments of `run_vjp` with small node ids, the same in each call, and nothing to be added into."""
-    e, g, before, ids, _, kind = args
+def _with_small_node_ids(args: tuple[Any, ...], *, adds: bool = False) -> tuple[Any, ...]:
+    """Return the arguments of `run_vjp` with small node ids, the same in each call.
+
+    Nothing is to be added into, unless `adds`.
+    """
+    e, g, before, ids, owned, kind = args
     small: dict[int, int] = {id(node_id): k for k, node_id in enumerate((*ids, e[1]))}
 
     def renamed(value: Any) -> Any:
@@ -59,7 +72,7 @@ def _with_small_node_ids(args: tuple[Any, ...]) -> tuple[Any, ...]:
             return tuple(map(renamed, value))
         return small.get(id(value), value)
 
-    return renamed(e), g, before, renamed(ids), (), kind
+    return renamed(e), g, before, renamed(ids), renamed(owned) if adds else (), kind
 
 
 def _draws(function: Callable[..., Any], args: Any) -> bool:
@@ -79,25 +92,28 @@ class Assembly(Capture):
         conditions, cleanups, code_of_program: as the log's.
         found: what arrays that come from outside were, by the number of the slot.
         left: what arrays that leave were, likewise.
+        origins: by which step of the log these were made, and as which of its arrays; None for others.
     """
 
     __slots__ = (
-        *(
-            "_grads",
-            "_log",
-            "_place",
-            "_slots",
-            "_table",
-            "cleanups",
-            "code_of_program",
-            "conditions",
-            "found",
-        ),
-        *("left", "reads", "sources"),
+        "_at",
+        "_grads",
+        "_log",
+        "_place",
+        "_slots",
+        "_table",
+        "cleanups",
+        "code_of_program",
+        "conditions",
+        "found",
+        "left",
+        "origins",
+        "reads",
+        "sources",
     )
 
-    def __init__(self, log: Log, *, fuses: bool = False) -> None:
-        super().__init__(fuses=fuses)
+    def __init__(self, log: Log, *, fuses: bool = False, may_decide: bool = True) -> None:
+        super().__init__(fuses=fuses, may_decide=may_decide)
         self._log = log
         self._table: dict[int, Any] = {}  # captured arrays by the identity of those that the log has seen
         self._slots: dict[int, Slot] = {}  # of tensors that a replay has, by the identity of what is known of them
@@ -108,6 +124,8 @@ class Assembly(Capture):
         self.cleanups = [WeakMethod(method) for method in log.cleanups]
         self.code_of_program = log.code_of_program
         self.obstacles = log.obstacles
+        self._at: dict[int, tuple[int, int]] = {}  # by which step arrays of the log were made, and as its how manieth
+        self.origins: dict[int, tuple[int, int] | None] = {}
         self.found: dict[int, Any] = {}
         self.left: dict[int, Any] = {}
 
@@ -129,9 +147,11 @@ class Assembly(Capture):
         """Add the calls of all steps."""
         set_capturing(self)
         try:
-            for step in self._log.steps:
+            for k, step in enumerate(self._log.steps):
                 self._place = step.place
                 step.add_to(self)
+                for j, array in enumerate(values_of(step)):
+                    self._at[id(array)] = k, j
         finally:
             set_capturing(None)
 
@@ -213,7 +233,11 @@ class Assembly(Capture):
             del self.calls[before:], self.obstacles[obstacles:]
             if function is run_vjp:
                 given = _with_small_node_ids(given)
-            made = self.call(function, given, given_by_name)
+            if function is run_rule:
+                rule, values, scene = given
+                values = _with_small_node_ids(values, adds=True) if rule is run_vjp else values
+                function, given = run_held_rule, held((rule, values, scene))
+            made = released(self.call(function, given, given_by_name))
         self._enter(old, made)
 
     def _adopt(self, function: Callable[..., Any], args: Any, keywords: Any, old: Any) -> None:
@@ -269,7 +293,9 @@ class Assembly(Capture):
         if known.is_outer or id(known) in self._slots:
             return self.slot_of(known)
         slot = self._slots[id(known)] = self.add_object()
-        self.append(wrap, (self.leaving(t._array if known.shown is None else known.shown).slot,), slot)
+        array = self.leaving(t._array if known.shown is None else known.shown)
+        self.append(wrap, (array.slot,), slot)
+        self.origins[slot.number] = self.origins[array.slot.number]
         return slot
 
     def leaving(self, array: Any) -> CapturedArray:
@@ -281,6 +307,7 @@ class Assembly(Capture):
         if layout is not None and layout.owner in self.fixed and not layout.is_scalar:
             captured = captured.copy()
         self.left[captured.slot.number] = captured.inner
+        self.origins[captured.slot.number] = self._at.get(id(array))
         return captured
 
     def read(self, known: KnownTensor, array: Any, *, is_late: bool) -> None:
@@ -425,6 +452,7 @@ class Assembly(Capture):
         self._move_guards()
         self.open = False
         self._table.clear()
+        self._at.clear()
         self._slots.clear()
         del self._log  # and its arrays
 

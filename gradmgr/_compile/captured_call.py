@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -38,7 +38,16 @@ class CapturedCall:
         obstacle: why the calls cannot be made again; None if they can.
     """
 
-    def __init__(self, function: Callable[..., Any], signature: Signature, *, fuses: bool = False) -> None:
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        signature: Signature,
+        *,
+        fuses: bool = False,
+        may_decide: bool = True,
+        repeated: Sequence[Any] = (),
+        assembles: bool = True,
+    ) -> None:
         self.log = Log()
         self.names = Names(function, signature.leaves)
         self._known = self.names.known(signature.leaves)
@@ -47,7 +56,10 @@ class CapturedCall:
         self.tensors = {k: weakref.ref(t) for k, t in enumerate(signature.leaves) if isinstance(t, Tensor)}
         self.slots: list[Any] = []
         self._drawing: list[Any] = []  # Generators among the arguments
-        self.generators: list[Any] = []
+        self.generators = list(repeated)
+        self.capture: Assembly | None = None
+        self._signature = signature
+        self._may_decide = may_decide
         self.obstacle: str | None = None
         self.changes_names = False
         self._fuses = fuses
@@ -73,13 +85,9 @@ class CapturedCall:
         found = leaves_of(tree)
         shown = [self.log.as_result(leaf) for leaf in found]
         self.result = rebuilt(tree, iter(shown)) if any(a is not b for a, b in zip(found, shown, strict=True)) else tree
-        if not self.log.obstacles:
-            try:
-                without_collections(self._assemble, signature, found, shown)
-            except Exception as error:  # the function itself has run, and is not to be called again
-                if _RAISES:
-                    raise
-                self.log.obstacles.append(f"{type(error).__name__}: {error}; please report this")
+        self._leaves = found, shown
+        if assembles:
+            self.assemble()
         self.obstacle = self._find_obstacle()
 
     def _arguments(self, signature: Signature) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -111,8 +119,18 @@ class CapturedCall:
                 set_listener(None)
         return made
 
+    def assemble(self) -> None:
+        """Make the calls of a program, if they can be made again."""
+        if not self.log.obstacles:
+            try:
+                without_collections(self._assemble, self._signature, *self._leaves)
+            except Exception as error:  # the function itself has run, and is not to be called again
+                if _RAISES:
+                    raise
+                self.log.obstacles.append(f"{type(error).__name__}: {error}; please report this")
+
     def _assemble(self, signature: Signature, found: list[Any], shown: list[Any]) -> None:
-        self.capture = capture = Assembly(self.log, fuses=self._fuses)
+        self.capture = capture = Assembly(self.log, fuses=self._fuses, may_decide=self._may_decide)
         for k, leaf in enumerate(signature.leaves):
             if k in self.log.arrays:
                 capture.add_array_argument(k, leaf)
@@ -136,6 +154,8 @@ class CapturedCall:
         if found is not None:
             self.changes_names = True
             return found
+        if self.capture is None:
+            return None
         try:
             self.capture.check_obstacles()
         except CaptureError as error:

@@ -50,17 +50,18 @@ class _Variants:
         programs: what replays, the one used last at the front.
         refused: why these calls are not replayed; None if they are, or may be.
         fits: returns, without a signature, whether positional arguments have this one; it may say no where they have.
+        may_decide: whether kernels may add guards, as long as no guard has found another value: see Capture.
         forgives: whether a call may still change what it reads by name, as the first does that fills a cache.
     """
 
-    __slots__ = ("fits", "forgives", "key", "programs", "refused")
+    __slots__ = ("fits", "forgives", "key", "may_decide", "programs", "refused")
 
     def __init__(self, key: Any) -> None:
         self.key = key
         self.programs: list[Program] = []
         self.refused: str | None = None
         self.fits: Callable[[tuple[Any, ...]], bool] = _never
-        self.forgives = True
+        self.forgives = self.may_decide = True
 
 
 class Compiled:
@@ -132,8 +133,8 @@ class Compiled:
             program.runs += 1
             try:
                 if program.runs == program.rehearses_at:
-                    program.rehearse(leaves)
-                    return self._rehearse(variants, program, Signature(args, keywords))
+                    computed = program.rehearse(leaves)
+                    return self._rehearse(variants, program, Signature(args, keywords), computed)
                 result = program.run(leaves)
             except GuardError as error:  # it is a call for another variant
                 decided = str(error)
@@ -161,7 +162,9 @@ class Compiled:
             decided: what a guard has found that was another value in a captured call; None if none did.
         """
         changed = self._changed(variants, signature.leaves)
-        made = CapturedCall(self.function, signature, fuses=may_fuse(self._options))
+        may_decide = variants.may_decide and decided is None
+        variants.may_decide = may_decide
+        made = CapturedCall(self.function, signature, fuses=may_fuse(self._options), may_decide=may_decide)
         with self._lock:
             self._add(variants, made, signature.leaves, changed, decided)
         return made.result
@@ -183,8 +186,10 @@ class Compiled:
             else:
                 self._refuse(variants, made.obstacle)
             return
-        program = without_collections(Program, made, self._options)
-        fault = program.verify(made)
+        if made.capture is None:
+            return
+        program = without_collections(Program, made, made.capture, self._options)
+        fault = program.verify()
         if fault is not None:
             self._refuse(variants, fault)
             return
@@ -199,14 +204,18 @@ class Compiled:
             return None
         return max(variants.programs, key=lambda each: each.used).names.changed(leaves)
 
-    def _rehearse(self, variants: _Variants, program: Program, signature: Signature) -> Any:
-        """Run the function as written, and compare what a program computes beside it."""
-        made = CapturedCall(self.function, signature, fuses=may_fuse(self._options))
+    def _rehearse(
+        self, variants: _Variants, program: Program, signature: Signature, computed: Sequence[Any] | None
+    ) -> Any:
+        """Run the function as written, and compare it with what a program has computed beside it."""
+        fuses = may_fuse(self._options)
+        made = CapturedCall(self.function, signature, fuses=fuses, repeated=program.generators, assembles=False)
         with self._lock:
-            if made.obstacle is None and program.is_branch(made):  # one that `rehearse` could not find out
+            if computed is None and made.obstacle is None and program.differs(made) is not None:
+                made.assemble()  # for another variant: `rehearse` could not find out
                 self._add(variants, made, signature.leaves, None, None)
                 return made.result
-            fault = program.fault_in(made)
+            fault = program.fault_in(made, computed)
             if fault is not None:
                 variants.programs.remove(program)
                 self._refuse(variants, fault)
@@ -342,20 +351,21 @@ def compile(  # noqa: A001  # as above
     native: bool | None = None,
     exact: bool = False,
 ) -> Any:
-    """Return a function that computes the same faster: it is captured twice, and then replayed without its Python code.
+    """Return a function that computes the same faster: it is captured, then replayed without its Python code.
 
-    What it computes, derivatives and updates of parameters included, becomes one straight line of NumPy calls on
-    planned memory, with the same results bit for bit, except for matrix products in float32 where oneDNN computes them
-    (`exact`). It may be a training step, a derivative such as `functional.value_and_grad(f)`, `vmap(f)`, or any other
-    function of Tensors, arrays and numbers, in containers too; also a method. docs/compile.md says what it may do and
-    how this works.
+    The first call runs as always; what it computes, derivatives and updates of parameters included, becomes one
+    straight line of NumPy calls, which later calls make. It may be a training step, a method, a derivative such as
+    `functional.value_and_grad(f)`, or any other function of Tensors, arrays and numbers, in containers too. Arrays
+    among the arguments arrive as Tensors; results that depend on these alone are returned as arrays.
 
-    Calls with other shapes, dtypes, strides, structure or numbers are captured again, and so are calls after a change
-    of what the function reads besides its arguments; eight such variants are kept. Learning rates and step counts are
-    read each time. Where a value decides what is computed, as in `if loss > 3`, each way is a variant. A function that
-    takes numbers out of Tensors (`float`, `item`, `numpy`), or whose results depend on what cannot be seen, runs as it
-    does without `compile`, with a `CompileWarning` that says why; `explain()` says so too. So do calls inside a
-    recording, a profiler or anomaly detection. Python's side effects, such as prints and counters, are not repeated.
+    Calls with other shapes, dtypes, structure or numbers are captured again, and so are calls after a change of what
+    the function reads by name; eight such variants are kept. A comparison of values, as in `if loss > 3`, is made
+    again in each replay, and each way is a variant. All else is taken for constant. In calls 2, 4, 8, 16, ... of each
+    variant the function runs as written, and is compared with its program. A function that takes numbers out of
+    Tensors (`float`, `item`, `numpy`), that changes what it reads by name, or that is found to differ from its
+    program, runs as it does without `compile`, with a `CompileWarning` that says why; so do calls inside a recording,
+    a profiler or anomaly detection, without one. Prints and the like are not repeated. docs/compile.md has the whole
+    contract.
 
     Args:
         function: what to compile; without it, a decorator is returned.

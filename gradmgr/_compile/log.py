@@ -648,6 +648,19 @@ def _as_it_is(value: Any) -> Any:
     return wrap(value._array) if isinstance(value, Tensor) else value
 
 
+def values_of(step: Step) -> list[Any]:
+    """Return the arrays that a step has returned or read, in order."""
+    if isinstance(step, Read):
+        return [step.array]
+    return list(_arrays_in(step.result)) if isinstance(step, Compute) else []
+
+
+def kind_of_step(step: Step) -> Any:
+    """Return what is the same for a step of another run that does the same."""
+    function = getattr(step, "function", None)
+    return type(step), getattr(function, "__code__", function if function.__class__ is np.ufunc else type(function))
+
+
 def _arrays_in(value: Any) -> Iterator[Any]:
     """Yield the arrays in nested containers, and those that Tensors and batched arrays have."""
     for part in leaves_in(value):

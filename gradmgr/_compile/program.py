@@ -11,17 +11,18 @@ import numpy as np
 
 from gradmgr._arrays.atomic import error_treatment, errors_ignored
 from gradmgr._arrays.capture import Capture
-from gradmgr._arrays.captured_calls import Call, CaptureError, GuardError, Slot, name_of
+from gradmgr._arrays.captured_calls import Call, CaptureError, GuardError, Slot, line_at, name_of
 from gradmgr._arrays.captured_functions import adds_in_any_order
 from gradmgr._arrays.gpu import have_same_bits, is_on_gpu
 from gradmgr._compile.assembly import Assembly
 from gradmgr._compile.captured_call import CapturedCall
+from gradmgr._compile.log import kind_of_step, values_of
 from gradmgr._compile.rehearsals import Rehearsal, Trial, rehearsal_of, trial_of
 from gradmgr._compile.replay_calls import array_of, grad_of, has_grad, is_grad, layout_of
 from gradmgr._engine.cleanup import complete
 from gradmgr._engine.containers import rebuilt
-from gradmgr._engine.tensor import raw, wrap
-from gradmgr._replay.capture_difference import difference, is_branch, is_same_array
+from gradmgr._engine.tensor import bare, wrap
+from gradmgr._replay.capture_difference import difference, is_same_array
 from gradmgr._replay.replay import Options, compile_replay
 from gradmgr._replay.replay_text import begins_effects
 from gradmgr._replay.replay_times import measuring
@@ -45,11 +46,11 @@ class Program:
         names: what the function reads by name.
         used: when it was used last, as a number that grows.
         runs: how often it was asked to run.
+        generators: from which its calls draw.
         rehearses_at: at which of these the function runs as written instead, and is compared.
     """
 
-    def __init__(self, made: CapturedCall, options: Options) -> None:
-        capture = made.capture
+    def __init__(self, made: CapturedCall, capture: Assembly, options: Options) -> None:
         self.used = 0
         self.runs, self.rehearses_at = 0, 1
         self.names = made.names
@@ -66,7 +67,7 @@ class Program:
         may_clash = made.tensors or self._writes_over_inputs
         self._outer = {id(t) for source in self._references if (t := source()) is not None} if may_clash else set()
         self._cleanups = capture.cleanups
-        self._generators = made.generators
+        self.generators = made.generators
         self._has_effects = any(call.has_effect for call in capture.calls)
         self._runs_foreign = any(getattr(call.function, "is_foreign", False) for call in capture.calls)
         self._returned = [k for k, slot in enumerate(made.slots) if isinstance(slot, Slot)]
@@ -80,9 +81,12 @@ class Program:
         self._are_alike: Callable[[Any, Any], bool] = _same_bits if is_steady else _are_near
         self._given_back = [made.slots[k] for k in self._returned]
         may_rehearse = not (self._writes_over_inputs or self._is_on_gpu)
-        self._may_rehearse = may_rehearse
         self._rehearsal = rehearsal_of(capture, self._given_back) if may_rehearse else None
+        self._shown = self._rehearsed()
+        self._origins = capture.origins
+        self._exact: Any = None  # see `_replay_in_rehearsals`
         self._capture = capture
+        self._steps = [(kind_of_step(step), step.place, getattr(step, "function", None)) for step in made.log.steps]
         self._replay: Any = self._replay_of(capture, self._given_back, self._rehearsed())
         self._may_warn = _may_warn(self._replay)
         self._begin = _beginning(self._given, self._references, has_effects=self._has_effects)
@@ -118,7 +122,7 @@ class Program:
             LateGuardError: a guard finds another value in what code that runs each time has changed before.
         """
         begun: list[bool] = []
-        states = [generator.bit_generator.state for generator in self._generators] if self._generators else ()
+        states = [generator.bit_generator.state for generator in self.generators] if self.generators else ()
         try:
             if replay is None and not self._may_warn:
                 values = self._begin(self._replay, leaves, begun)
@@ -130,7 +134,7 @@ class Program:
                     cleanup(error)
                 if not isinstance(error, GuardError):
                     raise
-            for generator, state in zip(self._generators, states, strict=True):
+            for generator, state in zip(self.generators, states, strict=True):
                 generator.bit_generator.state = state
             if begun:
                 raise LateGuardError(str(error)) from error
@@ -144,7 +148,7 @@ class Program:
             found[k] = value
         return rebuilt(self._tree, iter(found))
 
-    def verify(self, made: CapturedCall) -> str | None:
+    def verify(self) -> str | None:
         """Return how the calls, made again, differ from the call that was captured; None if they do not.
 
         The program itself is run up to its first effect, on what the captured call found. Where that does not show
@@ -152,7 +156,7 @@ class Program:
         compared with NumPy's within the bound of their rounding, and replaced by them, so that all else must be equal
         in every bit.
         """
-        capture, rehearsal = made.capture, self._rehearsal
+        capture, rehearsal = self._capture, self._rehearsal
         self._rehearsal = None  # with its arrays
         if self._writes_over_inputs:
             capture.forget_values()
@@ -165,8 +169,8 @@ class Program:
             return None
         return self._fault_in_trial(trial)
 
-    def rehearse(self, leaves: Sequence[Any]) -> Any:
-        """Return what the program computes of arguments, without effects; nothing of it where that cannot be shown.
+    def rehearse(self, leaves: Sequence[Any]) -> Sequence[Any] | None:
+        """Return what the program computes of arguments, without effects; None where that cannot be shown.
 
         Raises:
             GuardError: a guard finds another value.
@@ -174,32 +178,64 @@ class Program:
         self.rehearses_at = 2 * self.rehearses_at + 1
         if self._runs_foreign:
             return None  # code of the program's runs once in each call
-        states = [generator.bit_generator.state for generator in self._generators]
+        states = [generator.bit_generator.state for generator in self.generators]
         try:
-            return _call_quietly(self._begin, self._replay, leaves, None)
+            made: Sequence[Any] = _call_quietly(self._begin, self._replay_in_rehearsals(), leaves, None)
         except GuardError:
             raise
         except Exception:  # the function itself is called next, and raises what it raises
             return None
         finally:
-            for generator, state in zip(self._generators, states, strict=True):
+            for generator, state in zip(self.generators, states, strict=True):
                 generator.bit_generator.state = state
+        return made
 
-    def is_branch(self, made: CapturedCall) -> bool:
-        """Return True if another call differs first by what a guard found."""
-        return is_branch(self._capture, made.capture)
+    def _replay_in_rehearsals(self) -> Any:
+        """Return the replay; one whose products are NumPy's, where oneDNN computes some."""
+        if not self._has_fused_products():
+            return self._replay
+        if self._exact is None:
+            options = self._options._replace(exact=True)
+            self._exact = compile_replay(self._capture, self._given_back, self._shown, options)
+        return self._exact
 
-    def fault_in(self, made: CapturedCall) -> str | None:
-        """Return how the program differs from a call of the function as written; None if it does not."""
+    def fault_in(self, made: CapturedCall, computed: Sequence[Any] | None) -> str | None:
+        """Return how the program differs from a call of the function as written; None if it does not.
+
+        Args:
+            made: the call.
+            computed: what the program has computed beside it.
+        """
         if made.obstacle is not None:
             return made.obstacle
-        found = difference(self._capture, made.capture)
-        if found is not None:
-            return f"from one call to the next changes {found}"
-        rehearsal = rehearsal_of(made.capture, self._given_back) if self._may_rehearse else None
-        if rehearsal is None:
+        differs = self.differs(made)
+        if differs is not None:
+            return f"from one call to the next changes {differs}"
+        steps = made.log.steps
+        slots = self._shown if self._has_effects else self._given_back
+        for value, slot in zip(computed or (), slots, strict=False):
+            origin = self._origins.get(slot.number) if isinstance(slot, Slot) else None
+            if origin is not None and not self._are_alike(bare(value), values_of(steps[origin[0]])[origin[1]]):
+                return self._changed_constant(made) or "a replay computes something else than the function"
+        return None
+
+    def differs(self, made: CapturedCall) -> str | None:
+        """Return in which step a call of the function differs from that of which this is the program."""
+        steps = made.log.steps
+        for (kind, place, function), step in zip(self._steps, steps, strict=False):
+            if kind != kind_of_step(step):
+                after = f"{name_of(getattr(step, 'function', None))} at {line_at(step.place)}"
+                return f"{name_of(function)} at {line_at(place)}, then {after}"
+        if len(steps) == len(self._steps):
             return None
-        return self._fault_in_rehearsal(made.capture, rehearsal)
+        places = [place for _, place, _ in self._steps] + [step.place for step in steps]
+        return f"how much is computed, at {line_at(places[-1])}"
+
+    def _changed_constant(self, made: CapturedCall) -> str | None:
+        """Return which of the calls is given another constant in another call of the function."""
+        made.assemble()
+        found = None if made.capture is None else difference(self._capture, made.capture)
+        return None if found is None else f"from one call to the next changes {found}"
 
     def _fault_in_rehearsal(self, capture: Assembly, rehearsal: Rehearsal) -> str | None:
         slots = self._rehearsed(rehearsal)
@@ -239,7 +275,7 @@ class Program:
                 found = dict(zip([slot.number for slot in slots], replay(*inputs), strict=True))
             except CaptureError as error:
                 return f"a replay fails: {error}; please report this"
-            if not all(self._are_alike(raw(found[slot.number]), array) for slot, array in expected.expected):
+            if not all(self._are_alike(bare(found[slot.number]), array) for slot, array in expected.expected):
                 return "a replay computes something else; please report this"
         return None
 

@@ -302,6 +302,9 @@ class Search:
         elif hasattr(type(found), "__get__") or (found is MISSING and is_closed and not is_stored):
             self._end(place, value, is_sure=is_sure)
             return None
+        if found is MISSING and is_class and hasattr(type(value), name):  # as `__name__`, which its metaclass has
+            self._end(place, value, is_sure=is_sure)
+            return None
         self._pass(place, value)
         if place in self._given and is_dataclass(found):
             self._given.add(attribute)

@@ -13,7 +13,7 @@ from gradmgr._engine.context import Context, current, interceptors_of, recorders
 from gradmgr._engine.entry import VJPS
 from gradmgr._engine.interceptors import Interceptor
 from gradmgr._engine.recorder import Recorder
-from gradmgr._engine.tensor import Tensor
+from gradmgr._engine.tensor import Tensor, wrap
 
 # An `Assembly`, and a `KnownTensor` of `log`: their modules import this one.
 Assembly = Any
@@ -275,6 +275,31 @@ def run_rule(rule: Callable[..., Any], args: tuple[Any, ...], scene: Scene) -> A
         for each in (*known, *added):
             each.open = False
     return made, tuple(ops.seen)
+
+
+class Held(NamedTuple):
+    """Stands for a Tensor among the arguments of a call that is written down."""
+
+    array: Any
+
+
+def held(value: Any) -> Any:
+    """Return a value with `Held` in place of the Tensors in nested tuples."""
+    if isinstance(value, Tensor):
+        return Held(value._array)
+    return tuple(map(held, value)) if value.__class__ is tuple else value
+
+
+def released(value: Any) -> Any:
+    """Undo `held`."""
+    if value.__class__ is Held:
+        return wrap(value.array)
+    return tuple(map(released, value)) if value.__class__ is tuple else value
+
+
+def run_held_rule(rule: Callable[..., Any], args: tuple[Any, ...], scene: Scene) -> Any:
+    """Do as `run_rule`, given and returning `Held` in place of Tensors."""
+    return held(run_rule(rule, released(args), scene))
 
 
 def run_vjp(e: Any, g: Any, before: Any, ids: Any, held: Any, kind: Any) -> tuple[Any, ...]:
