@@ -31,6 +31,8 @@ from gradmgr._replay.replay import Options, compile_replay
 from gradmgr.nn import functional as F  # noqa: N812  # torch's name
 
 MODULES_OF_PROGRAMS = compiled_training, compiled_functions  # each enters its own into PROGRAMS
+# Each program is replayed in test_compile; here, half.
+SOME_PROGRAMS = [name if k % 2 else pytest.param(name, marks=pytest.mark.slow) for k, name in enumerate(PROGRAMS)]
 FOUND, REASON = (None, "there is no machine") if MACHINE is None else find_products(MACHINE)
 pytestmark = [needs_machine, pytest.mark.skipif(FOUND is None, reason=f"oneDNN computes no products: {REASON}")]
 
@@ -468,7 +470,7 @@ def compiled_and_checked(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
 
 
 @pytest.mark.usefixtures("everywhere")
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", SOME_PROGRAMS)
 def test_all_but_the_rounding_of_products_is_exact(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = history(PROGRAMS[name]())
     found = history(PROGRAMS[name](), compiled_and_checked(monkeypatch))
@@ -480,6 +482,7 @@ def of_float32(fact: Any) -> Array | None:
 
 
 TRAINING = [name for name in PROGRAMS if PROGRAMS[name].__module__ == "compiled_training"]
+SOME_TRAINING = [name if k % 3 == 0 else pytest.param(name, marks=pytest.mark.slow) for k, name in enumerate(TRAINING)]
 # Optimisers that divide a gradient by its own size, or take its sign, and models with a bias whose gradient is 0: that
 # of rounding alone becomes a whole step. The replays that check each product vouch for these.
 DIVIDE = frozenset(("Adam", "AMSGrad", "AdamW", "RMSprop", "Adagrad", "Lion"))
@@ -487,7 +490,7 @@ WITH_IDLE_BIASES = frozenset(("BatchNorm and dropout", "GPT"))
 
 
 @pytest.mark.usefixtures("everywhere")
-@pytest.mark.parametrize("name", TRAINING)
+@pytest.mark.parametrize("name", SOME_TRAINING)
 def test_training_is_within_ulps_of_eager(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Few ulps of the largest number of an array: products have at most 12 terms, and there are few steps."""
     made: list[tuple[str, str]] = []
