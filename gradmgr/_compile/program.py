@@ -17,7 +17,7 @@ from gradmgr._arrays.gpu import have_same_bits, is_on_gpu
 from gradmgr._compile.assembly import Assembly
 from gradmgr._compile.captured_call import CapturedCall
 from gradmgr._compile.log import kind_of_step, values_of
-from gradmgr._compile.rehearsals import Rehearsal, Trial, rehearsal_of, trial_of
+from gradmgr._compile.rehearsals import Rehearsal, Trial, rehearsal_of, shown_slots, trial_of
 from gradmgr._compile.replay_calls import array_of, grad_of, has_grad, is_grad, layout_of
 from gradmgr._engine.cleanup import complete
 from gradmgr._engine.containers import rebuilt
@@ -82,12 +82,12 @@ class Program:
         self._given_back = [made.slots[k] for k in self._returned]
         may_rehearse = not (self._writes_over_inputs or self._is_on_gpu)
         self._rehearsal = rehearsal_of(capture, self._given_back) if may_rehearse else None
-        self._shown = self._rehearsed()
+        self._shown = shown_slots(capture, self._given_back) if may_rehearse else []
         self._origins = capture.origins
         self._exact: Any = None  # see `_replay_in_rehearsals`
         self._capture = capture
         self._steps = [(kind_of_step(step), step.place, getattr(step, "function", None)) for step in made.log.steps]
-        self._replay: Any = self._replay_of(capture, self._given_back, self._rehearsed())
+        self._replay: Any = self._replay_of(capture, self._given_back, self._shown)
         self._may_warn = _may_warn(self._replay)
         self._begin = _beginning(self._given, self._references, has_effects=self._has_effects)
 
@@ -238,7 +238,7 @@ class Program:
         return None if found is None else f"from one call to the next changes {found}"
 
     def _fault_in_rehearsal(self, capture: Assembly, rehearsal: Rehearsal) -> str | None:
-        slots = self._rehearsed(rehearsal)
+        slots = self._shown
         replay = self._replay
         if self._has_fused_products():
             replay = self._replay_of(capture, self._given_back, slots, checked=True)
@@ -251,10 +251,6 @@ class Program:
         slots = [slot for slot, _ in trial.expected]
         replay = self._replay_of(trial.capture, slots, checked=True)
         return self._fault_of(replay, trial.inputs, slots, trial)
-
-    def _rehearsed(self, rehearsal: Rehearsal | None = None) -> list[Slot]:
-        rehearsal = rehearsal or self._rehearsal
-        return [] if rehearsal is None else [slot for slot, _ in rehearsal.expected]
 
     def _replay_of(
         self, capture: Capture, results: Sequence[Any], rehearsed: Sequence[Slot] = (), *, checked: bool = False

@@ -58,10 +58,20 @@ def rehearsal_of(capture: Assembly, results: Iterable[Slot]) -> Rehearsal | None
             _find(capture.found, call, stand_ins)
         elif not capture.found.keys().isdisjoint(call.made):
             return None
+    expected = [(slot, left[slot.number]) for slot in shown_slots(capture, results)]
+    return Rehearsal([stand_ins.get(slot.number, capture.found.get(slot.number)) for slot in capture.inputs], expected)
+
+
+def shown_slots(capture: Assembly, results: Iterable[Slot]) -> list[Slot]:
+    """Return what a replay with these results can show of what it computes before its first effect."""
+    first = next((k for k, call in enumerate(capture.calls) if call.has_effect), len(capture.calls))
+    before, after = capture.calls[:first], capture.calls[first:]
+    left = capture.left.keys() | {
+        call.results.number for call in before if call.function is wrap and call.args[0].number in capture.left
+    }
     made = {number for call in before for number in call.made}
     read = {number for call in after for number in call.given}.union([slot.number for slot in results])
-    expected = [(Slot(number), left[number]) for number in sorted(made & read & left.keys())]
-    return Rehearsal([stand_ins.get(slot.number, capture.found.get(slot.number)) for slot in capture.inputs], expected)
+    return [Slot(number) for number in sorted(made & read & left)]
 
 
 def _find(found: Mapping[int, Any], call: Call, stand_ins: dict[int, StandIn]) -> None:
