@@ -273,7 +273,7 @@ class Assembly(Capture):
 
     def _is_outer(self, known: KnownTensor) -> bool:
         """Return True if a tensor was there before, not if the function made it of constants: it is gone by now."""
-        return id(known) in self._slots or known.source is not None or known() is not None
+        return id(known) in self._slots or known.source is not None or (known.is_outer and known() is not None)
 
     def slot_of(self, known: KnownTensor) -> Slot:
         """Return where a replay has a tensor; one made in the function it makes, too."""

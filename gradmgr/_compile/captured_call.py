@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -10,6 +11,7 @@ import numpy as np
 
 from gradmgr._arrays.capture import generators_in
 from gradmgr._arrays.captured_calls import CaptureError
+from gradmgr._arrays.gpu import is_plain
 from gradmgr._arrays.listening import set_listener
 from gradmgr._compile.assembly import Assembly
 from gradmgr._compile.generators import ListenedGenerator
@@ -83,7 +85,11 @@ class CapturedCall:
         if give_back(containers, {id(t): signature.leaves[k] for k, t in self.log.arrays.items()}):
             self.log.obstacles.append("the function changes a list or a dict that it is given; return what is new")
         found = leaves_of(tree)
+        self.log.settle(found)
         shown = [self.log.as_result(leaf) for leaf in found]
+        self.log.obstacles += [
+            why for leaf in shown if (why := _unknown_to_replays(leaf, signature.leaves)) is not None
+        ]
         self.result = rebuilt(tree, iter(shown)) if any(a is not b for a, b in zip(found, shown, strict=True)) else tree
         self._leaves = found, shown
         if assembles:
@@ -166,3 +172,19 @@ class CapturedCall:
 def _lasting_settings() -> Any:
     """Return what a function may set for what comes after it: how floating-point errors are treated, and modes."""
     return np.geterr(), is_grad_enabled(), is_inference_mode_enabled()
+
+
+# What a replay returns again as it is: it has no parts that change.
+_LASTING = (int, float, complex, str, bytes, type(None), range, slice, type, np.dtype, np.generic, enum.Enum)
+
+
+def _unknown_to_replays(leaf: Any, arguments: Sequence[Any]) -> str | None:
+    """Return why a result cannot be returned by a replay; None if it can."""
+    if isinstance(leaf, (Tensor, *_LASTING)) or is_plain(leaf) or callable(leaf) or leaf is NotImplemented:
+        return None
+    if any(leaf is argument for argument in arguments):
+        return None
+    return (
+        f"it returns an object of class {type(leaf).__name__}, and a replay would return that of the captured call; "
+        "return Tensors, arrays, numbers, or lists, tuples, dicts and dataclasses of them"
+    )

@@ -104,6 +104,7 @@ class Log(Listener, Interceptor):
     __slots__ = (
         "_candidates",
         "_dependent",
+        "_expected",
         "_given",
         "_has_late",
         "_inside",
@@ -146,6 +147,7 @@ class Log(Listener, Interceptor):
         self._candidates: dict[
             int, weakref.ref[Tensor]
         ] = {}  # tensors from outside that may be read, by their arrays' identity
+        self._expected: set[int] = set()  # tensors from outside that are known, by identity
         self._leaves: list[weakref.ref[Tensor]] = []  # of managers that have begun to record
         self._has_late = False  # whether a call that may change any tensor was made as a whole
         self._later: list[Step] = []  # steps that come after the one that runs
@@ -213,6 +215,7 @@ class Log(Listener, Interceptor):
     def expect(self, tensors: Iterable[Tensor]) -> None:
         """Note tensors from outside whose arrays may be read as such."""
         for t in tensors:
+            self._expected.add(id(t))
             if self._candidate(t._array) is None:
                 self._candidates[id(t._array)] = weakref.ref(t)
 
@@ -605,6 +608,17 @@ class Log(Listener, Interceptor):
                 known.knows_grad = False
 
     # ------------------------------------------------------------ the end
+
+    def settle(self, results: Iterable[Any]) -> None:
+        """Note which results are Tensors that the function made of plain values, and not Tensors from outside.
+
+        Those from outside are what names, modules and managers have; nothing else is told of the former.
+        """
+        for t in results:
+            known = self.tensors.get(id(t)) if isinstance(t, Tensor) else None
+            is_met = known is not None and known() is t and known.is_outer
+            if known is not None and is_met and known.source is None and not known.is_late:
+                known.is_outer = id(t) in self._expected
 
     def as_result(self, value: Any) -> Any:
         """Return a result as the function returns it for arrays, which arrive as Tensors."""
