@@ -33,6 +33,7 @@ from gradmgr._arrays.captured import is_numpy as is_numpy
 from gradmgr._arrays.capturing_library import CapturingLibrary
 from gradmgr._arrays.gpu import is_on_gpu
 from gradmgr._arrays.gpu import loaded_cupy as loaded_cupy
+from gradmgr._arrays.listening import computed
 from gradmgr._arrays.memory_order import with_channels_last
 from gradmgr._arrays.sums import FEW, LONG, NUMBERS, add_reduce, sum_by_groups, sum_of_numpy, sum_rows
 
@@ -491,8 +492,16 @@ def to_device(array: Array, device: str) -> Array:
     if isinstance(array, CapturedArray):
         return array if _lives_on(array, device) else array.capture.call(to_device, (array, device), {})
     if index is None:
-        return array if root(array) is np else array.get()
-    cupy = import_cupy(f"device {device!r}")
+        return array if root(array) is np else computed(_copied_to, array, None)
+    import_cupy(f"device {device!r}")
+    return computed(_copied_to, array, index)
+
+
+def _copied_to(array: Array, index: int | None) -> Array:
+    """Return the array on the GPU of this number, or in the memory of the host."""
+    if index is None:
+        return array.get()
+    cupy = loaded_cupy()
     with cupy.cuda.Device(index):
         return cupy.asarray(array)
 

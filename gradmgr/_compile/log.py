@@ -322,7 +322,7 @@ class Log(Listener, Interceptor):
             return rule(*args)
         args = untold(args)
         for part in leaves_in(args):
-            if part.__class__ is np.ndarray:
+            if part.__class__ is np.ndarray or is_on_gpu(part):
                 self._meet_array(part)
             elif isinstance(part, Tensor):
                 self.meet(part)
@@ -368,7 +368,7 @@ class Log(Listener, Interceptor):
         for part in leaves_in(given):
             is_told = is_told or innermost(part).__class__ is CapturedArray
         for part in leaves_in((args, keywords)):
-            if part.__class__ is np.ndarray:
+            if part.__class__ is np.ndarray or is_on_gpu(part):
                 self._meet_array(part)
         self._inside = True
         try:
@@ -408,7 +408,11 @@ class Log(Listener, Interceptor):
 
     def guard(self, read: Callable[..., Any], args: tuple[Any, ...]) -> Any:
         args = untold(args)
-        found = read(*args)
+        inside, self._inside = self._inside, True
+        try:
+            found = read(*args)
+        finally:
+            self._inside = inside
         if not self._is_part():
             self._add(Guard(read, args, found))
         return found

@@ -352,7 +352,7 @@ class Tensor(TensorMembers):
 
     def __index__(self) -> int:
         heard = listener()
-        return operator.index(_host(self._array)) if heard is None else heard.guard_of(operator.index, self)
+        return _index_of(self._array) if heard is None else heard.guard_of(_index_of, self)
 
     def __reduce__(self) -> tuple[Any, ...]:
         self._check_saved("a pickle")
@@ -452,6 +452,10 @@ def describe(t: Tensor, name: str | None = None) -> str:
 
 def _host(array: Any) -> np.ndarray[Any, Any]:
     return np.asarray(libraries.to_device(array, "cpu"))
+
+
+def _index_of(array: Any) -> int:
+    return operator.index(_host(array))
 
 
 def _fresh(data: Any, dtype: Any, device: str | None) -> Any:

@@ -118,7 +118,8 @@ def _stack_derivatives(
 def _stack(parts: Sequence[Any]) -> Any:
     if any(isinstance(part, Tensor) for part in parts):
         return stack(parts)
-    return libraries.namespace(parts[0]).stack(list(map(told, parts)))
+    arrays = list(map(told, parts))
+    return libraries.namespace(arrays[0]).stack(arrays)
 
 
 def _reshape_if_needed(t: Any, shape: tuple[int, ...]) -> Any:

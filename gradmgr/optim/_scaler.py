@@ -10,6 +10,7 @@ import numpy as np
 
 from gradmgr import errors
 from gradmgr._arrays.atomic import Call, call_quietly, run_atomically
+from gradmgr._arrays.libraries import to_device
 from gradmgr._arrays.listening import listener
 from gradmgr._engine.capture_notes import refuse_in_replay, runs_each_time, runs_each_time_without_tensors
 from gradmgr._engine.containers import leaves_of, rebuilt
@@ -112,7 +113,7 @@ class GradScaler:
             return widen_half(t) * self._scale
         # What the scale is when the program is replayed.
         t = widen_half(t)
-        return t * wrap(capture.call(self._scale_as, (real_of(t.dtype),), {}))
+        return t * wrap(to_device(capture.call(self._scale_as, (real_of(t.dtype),), {}), t.device))
 
     def _scale_as(self, dtype: Any) -> Any:
         return np.asarray(self._scale, dtype)

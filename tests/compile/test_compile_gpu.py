@@ -40,7 +40,8 @@ def test_compiled_equals_eager_bit_for_bit(name: str, cupy: ModuleType) -> None:
     expected = outcome(cupy, PROGRAMS[name])
     found = outcome(cupy, PROGRAMS[name], gradmgr.compile)
     if isinstance(expected, type):  # it mixes host memory and a GPU's, or needs what CuPy lacks
-        assert found is expected
+        assert isinstance(found, type)
+        assert issubclass(found, expected)  # an array among the arguments arrives as a Tensor, whose errors say more
     else:
         assert first_difference(found, expected) == ""
 
