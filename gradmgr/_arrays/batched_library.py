@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from gradmgr._arrays.batched import Batched, Level, innermost, is_batched
-from gradmgr._arrays.captured import CapturedArray
+from gradmgr._arrays.captured import CapturedArray, capturing
 
 
 class Library:
@@ -28,8 +28,9 @@ class Library:
 
     def _new(self, name: str, shape: Any, *args: Any, **keywords: Any) -> Batched:
         lengths = (shape,) if isinstance(shape, (int, np.integer)) else tuple(shape)
-        make = getattr(self.level.root, name)
-        return Batched(self.level, make((self.level.size, *lengths), *args, **keywords))
+        make, given, capture = getattr(self.level.root, name), ((self.level.size, *lengths), *args), capturing()
+        made = make(*given, **keywords) if capture is None else capture.call(make, given, keywords)
+        return Batched(self.level, made)
 
     def zeros(self, shape: Any, dtype: Any = float) -> Batched:
         """Return zeros, one array per example."""

@@ -297,6 +297,8 @@ class Search:
             if holder in ("fget", "fset", "func") and not is_class:
                 attribute = self._attribute(place, "__class__", name, text=attribute.text)
             member = self._attribute(attribute, holder, text=attribute.text) if holder else attribute
+            if is_class and not holder:
+                self._note(member, function)  # also one of a library, which is not read
             self._follow(function, member, ((place, value),) if is_bound else (), is_sure=is_sure)
             return None
         elif hasattr(type(found), "__get__") or (found is MISSING and is_closed and not is_stored):

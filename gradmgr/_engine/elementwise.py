@@ -81,7 +81,7 @@ def made(y, x, /):
     else:
         a0 = operand(x)
         if a0 is NotImplemented:
-            return of_others(x, y)
+            return function(x, y) if isinstance(x, Tensor) else of_others(x, y)
         x = a0
 """
 

@@ -167,7 +167,7 @@ def reflected(function: Callable[..., Any]) -> Callable[..., Any]:
     compute = constant(function)
 
     def operate(y: Tensor, x: Any, /) -> Any:
-        other = x if isinstance(x, (list, tuple)) else libraries.operand(x)
+        other = x if isinstance(x, (Tensor, list, tuple)) else libraries.operand(x)
         return libraries.try_the_other(x, y) if other is NotImplemented else compute(other, y)
 
     operate.__name__ = operate.__qualname__ = function.__name__

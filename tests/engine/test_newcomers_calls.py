@@ -197,3 +197,13 @@ def test_a_dtype_of_torch_names_numpys():
     for call in (lambda: tensor([1.0], dtype=torch.float32), lambda: X.astype(torch.float32)):
         with pytest.raises(TypeError, match=r"dtypes are NumPy's: write numpy.float32"):
             call()
+
+
+REFLECTED = ["add", "sub", "mul", "truediv", "floordiv", "mod", "divmod", "pow", "matmul", "and", "or", "xor", "lshift"]
+
+
+@pytest.mark.parametrize("name", REFLECTED)
+def test_a_reflected_operator_that_is_called_with_two_tensors_is_numpys(name: str) -> None:
+    x, y = np.array([[5, 2], [3, 4]]), np.array([[1, 2], [2, 1]])
+    method = f"__r{name}__"
+    np.testing.assert_array_equal(getattr(tensor(x), method)(tensor(y)), getattr(x, method)(y))

@@ -162,7 +162,7 @@ def read_alone(places: Array, table: Array) -> Array:
 add(
     "nn.embedding",
     "its tangent alone",
-    lambda xp, places, table: embedding._read(table, places, 2, True),
+    lambda xp, places, table: embedding._read(table, np.asarray(places), 2, True),
     _PLACES,
     Arg((5, 3)),
     reference=read_alone,

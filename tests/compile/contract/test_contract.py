@@ -332,7 +332,7 @@ NEVER_CONSTANT: dict[str, Callable[[Any], Any]] = {
     "os": lambda x: x + 0.0 * os.getpid(),
     "environ": lambda x: x + 0.0 * len(os.environ),
     "sys": lambda x: x + 0.0 * sys.getrefcount(x),
-    "io": lambda x: x + 0.0 * io.StringIO("1").tell(),
+    "io": lambda x: x + 0.0 * len(io.open(__file__).readline()),  # noqa: UP020, SIM115  # the name that is tested
     "socket": lambda x: x + 0.0 * len(socket.gethostname()),
     "np.random": lambda x: x + 0.0 * np.random.normal(size=3),
 }
