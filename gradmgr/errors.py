@@ -221,7 +221,7 @@ class CompileWarning(RuntimeWarning):
     ...     warnings.simplefilter("always")
     ...     y = scale(gradmgr.tensor([1.0, 2.0]))
     >>> print(caught[0].message)  # doctest: +ELLIPSIS
-    <lambda> is not replayed, and runs as if it were not compiled: ... float() of an array at ...
+    <lambda> is not replayed, and runs as if it were not compiled: ... float() of a Tensor at ...
     """
 
 

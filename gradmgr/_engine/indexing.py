@@ -10,6 +10,7 @@ from gradmgr import errors
 from gradmgr._arrays import batched, libraries, memory
 from gradmgr._arrays.batched import Batched
 from gradmgr._arrays.captured import capturing
+from gradmgr._arrays.listening import listener
 from gradmgr._arrays.table_rows import MANY_EQUAL, TableRows, are_few, counted_from_0, sum_first
 from gradmgr._engine.context import current
 from gradmgr._engine.op import OPS, Function, linear, scope_of, zeros
@@ -201,7 +202,9 @@ def _rows_read(g: Any, shape: tuple[int, ...], index: Index) -> TableRows | None
     On a GPU a whole table takes less time than to find which rows are distinct, which waits for the GPU.
     """
     indices = _indices_of_rows(index) if g.__class__ is np.ndarray else None
-    if indices is None or not are_few(indices.size, shape, g.dtype.itemsize) or capturing() is not None:
+    if indices is None or not are_few(indices.size, shape, g.dtype.itemsize):
+        return None
+    if listener() is not None or capturing() is not None:  # a replay has arrays alone
         return None
     rows = counted_from_0(indices.reshape(-1), shape[0])
     values = np.array(g, order="C").reshape((len(rows), *shape[1:]))  # others may hold g, and write to it

@@ -40,7 +40,7 @@ class TensorMembers:
         """CuPy's counterpart of __array_ufunc__: `cupy_array * tensor`."""
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
-        """Return a copy, for `copy.deepcopy`: of an attached tensor another variable, of any other with its history."""
+        """Return a copy with its history, for `copy.deepcopy`; of an attached Parameter another one without."""
 
     def __delitem__(self, index: Any) -> NoReturn: ...
     def __dir__(self) -> list[str]:

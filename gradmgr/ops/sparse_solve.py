@@ -16,7 +16,7 @@ from numpy.linalg import LinAlgError
 
 from gradmgr import errors
 from gradmgr._arrays import batched, libraries
-from gradmgr._arrays.captured import capturing
+from gradmgr._arrays.listening import listener
 from gradmgr._engine.custom import custom
 from gradmgr._engine.elementwise import conj_of
 from gradmgr._engine.op import Function
@@ -221,7 +221,7 @@ def _factors_of(operand: SparseArray, asked: str, options: dict[str, Any], *righ
     """
     values = raw(operand.data)
     dtype = common_dtype(asked, values, *[raw(b).real for b in right])
-    if batched.is_batched(values) or libraries.is_captured(values) or capturing() is not None:
+    if batched.is_batched(values) or libraries.is_captured(values):
         return Direct(asked, options)
     matrix = operand.pattern.matrix(values.astype(dtype, copy=False))
     return Factors(asked, matrix, _linalg(operand.pattern), options)
@@ -343,9 +343,9 @@ def _iterated(asked: str, a: Any, b: Any, m: Any, options: dict[str, Any], first
     b = _right_side(b, operand, asked)
     if b.ndim != 1:
         raise errors.ShapeError(f"{asked} takes b of one axis; found shape {b.shape}; use vmap over its columns")
-    capture = capturing()
-    if capture is not None:
-        capture.add_obstacle(f"{asked} says whether it has converged,")
+    heard = listener()
+    if heard is not None:
+        heard.leave(f"{asked} says whether it has converged, which a replay cannot; call it outside of the function,", None)
     solver = Iteration(asked, options, raw(m), {name: raw(value) for name, value in first.items() if value is not None})
     x = _solved(operand, b, solver, asked=asked)
     return x, next(filter(None, solver.infos or ()), 0)
