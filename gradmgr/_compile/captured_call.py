@@ -123,6 +123,7 @@ class CapturedCall:
                 self.log.flush()
             finally:
                 set_listener(None)
+                self.log.close()
         return made
 
     def assemble(self) -> None:

@@ -613,6 +613,10 @@ class Log(Listener, Interceptor):
 
     # ------------------------------------------------------------ the end
 
+    def close(self) -> None:
+        """End what only a function that runs needs: told arrays, with which the log would be a cycle."""
+        del self._teller
+
     def settle(self, results: Iterable[Any]) -> None:
         """Note which results are Tensors that the function made of plain values, and not Tensors from outside.
 

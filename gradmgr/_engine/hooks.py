@@ -59,7 +59,7 @@ class RemovableHandle:
     def _close_latest(self, found: Any) -> None:
         self._remove()
 
-    __exit__ = ExitMethod()
+    __exit__ = ExitMethod(_remove)
 
 
 class Hooks:

@@ -76,7 +76,8 @@ class Program:
 # ---------------------------------------------------------------- places
 
 
-_UNGUARDED = ("__enter__", "release", "exit_dual_level")
+# `exit_or_undo` finds the `__exit__` of a block that is not entered yet.
+_UNGUARDED = ("__enter__", "exit_or_undo", "release", "exit_dual_level")
 
 
 @dataclass(frozen=True)
@@ -195,7 +196,7 @@ class Interruption:
         place = Place(event, frame.f_code, frame.f_lineno, called, is_entry)
         self.struck.append(place)
         if place.is_unguarded() and not self._is_ours(frame.f_back):
-            self.owners.append(frame.f_locals.get("self"))
+            self.owners.append(_owner_in(frame))
         raise self._error(f"injected: {place}")
 
     def _is_ours(self, frame: types.FrameType | None) -> bool:
@@ -548,10 +549,15 @@ class _Alarmed:
         place = Place("alarm", code, frame.f_lineno, "", frame.f_lasti in _entries_of(code))
         self.struck.append(place)
         if place.is_unguarded() and not _is_in_gradmgr(frame.f_back):
-            self.owners.append(frame.f_locals.get("self"))
+            self.owners.append(_owner_in(frame))
         elif self._program.takes_effect_when_called and not _is_called_by_gradmgr(frame):
             self.owners.append(None)
         raise KeyboardInterrupt(f"injected: {place}")
+
+
+def _owner_in(frame: types.FrameType) -> Any:
+    """Return the context manager whose method a frame runs."""
+    return frame.f_locals.get("self", frame.f_locals.get("scope"))
 
 
 def _is_in_gradmgr(frame: types.FrameType | None) -> bool:
