@@ -493,7 +493,6 @@ def to_device(array: Array, device: str) -> Array:
         return array if _lives_on(array, device) else array.capture.call(to_device, (array, device), {})
     if index is None:
         return array if root(array) is np else computed(_copied_to, array, None)
-    import_cupy(f"device {device!r}")
     return computed(_copied_to, array, index)
 
 
@@ -501,7 +500,7 @@ def _copied_to(array: Array, index: int | None) -> Array:
     """Return the array on the GPU of this number, or in the memory of the host."""
     if index is None:
         return array.get()
-    cupy = loaded_cupy()
+    cupy = import_cupy(f"device cuda:{index}")
     with cupy.cuda.Device(index):
         return cupy.asarray(array)
 

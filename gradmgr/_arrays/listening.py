@@ -71,6 +71,9 @@ class Listener:
     def leave(self, what: str, array: Any) -> None:
         """See that values of an array leave for Python."""
 
+    def hold(self, tensors: Any) -> None:
+        """See that an object of the program holds tensors, which a function may read by itself."""
+
     def meet_grad(self, t: Any) -> None:
         """See that the gradient of a tensor is about to be read or set."""
 

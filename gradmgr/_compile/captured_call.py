@@ -52,8 +52,7 @@ class CapturedCall:
     ) -> None:
         self.log = Log()
         self.names = Names(function, signature.leaves)
-        self._known = self.names.known(signature.leaves)
-        self.log.expect(self.names.tensors())
+        self.log.hold(self.names.tensors())
         self.pinned: dict[int, weakref.ref[Any]] = {}
         self.tensors = {k: weakref.ref(t) for k, t in enumerate(signature.leaves) if isinstance(t, Tensor)}
         self.slots: list[Any] = []
@@ -147,7 +146,7 @@ class CapturedCall:
         self.slots = [capture.result_of(value, as_shown) for value, as_shown in zip(found, shown, strict=True)]
         capture.finish(self.slots)
         self.generators = generators_in(capture.calls)
-        self.pinned = {k: self.tensors[k] for k in self._known if k in self.tensors}
+        self.pinned = {k: t for k, t in self.tensors.items() if id(t()) in self.log.held}
 
     def _find_obstacle(self) -> str | None:
         """Return why the calls cannot be made again; None if they can."""

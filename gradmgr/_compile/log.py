@@ -98,6 +98,7 @@ class Log(Listener, Interceptor):
         obstacles: why the steps cannot be computed again, each with its line; empty where they can.
         cleanups: what to call with the error where a replay fails amid its effects.
         tensors: what is known of tensors, by identity.
+        held: the identities of tensors that the function may read by itself, too, where they are arguments.
         arrays: by the number of an argument that is an array, the Tensor as which it arrives.
     """
 
@@ -120,6 +121,7 @@ class Log(Listener, Interceptor):
         "cleanups",
         "code_of_program",
         "conditions",
+        "held",
         "obstacles",
         "steps",
         "tensors",
@@ -148,6 +150,7 @@ class Log(Listener, Interceptor):
             int, weakref.ref[Tensor]
         ] = {}  # tensors from outside that may be read, by their arrays' identity
         self._expected: set[int] = set()  # tensors from outside that are known, by identity
+        self.held: set[int] = set()
         self._leaves: list[weakref.ref[Tensor]] = []  # of managers that have begun to record
         self._has_late = False  # whether a call that may change any tensor was made as a whole
         self._later: list[Step] = []  # steps that come after the one that runs
@@ -218,6 +221,11 @@ class Log(Listener, Interceptor):
             self._expected.add(id(t))
             if self._candidate(t._array) is None:
                 self._candidates[id(t._array)] = weakref.ref(t)
+
+    def hold(self, tensors: Iterable[Tensor]) -> None:
+        tensors = list(tensors)
+        self.held.update(map(id, tensors))
+        self.expect(tensors)
 
     def _candidate(self, array: Any) -> Tensor | None:
         """Return the tensor from outside that has this array; None if none is known."""

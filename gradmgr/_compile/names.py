@@ -90,14 +90,6 @@ class Names:
         found = [reference() for place in self._places if place.noted is not None for reference in place.noted.arrays]
         return [t for t in found if isinstance(t, Tensor)]
 
-    def known(self, leaves: Sequence[Any]) -> dict[int, str]:
-        """Return by number the Tensors and arrays among the arguments that names stand for, too, and these names."""
-        named: dict[int, str] = {}
-        for place in self._places:
-            for reference in () if place.noted is None else place.noted.arrays:
-                named[id(reference())] = place.text
-        return {k: named[id(leaf)] for k, leaf in enumerate(leaves) if leaf is not None and id(leaf) in named}
-
     def test(self) -> Callable[[Sequence[Any]], bool]:
         """Return a function of the arguments that tells quickly whether `changed` is None; it may say no where it is.
 

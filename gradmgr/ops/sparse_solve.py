@@ -345,7 +345,8 @@ def _iterated(asked: str, a: Any, b: Any, m: Any, options: dict[str, Any], first
         raise errors.ShapeError(f"{asked} takes b of one axis; found shape {b.shape}; use vmap over its columns")
     heard = listener()
     if heard is not None:
-        heard.leave(f"{asked} says whether it has converged, which a replay cannot; call it outside of the function,", None)
+        what = f"{asked} says whether it has converged, which a replay cannot; call it outside of the function,"
+        heard.leave(what, None)
     solver = Iteration(asked, options, raw(m), {name: raw(value) for name, value in first.items() if value is not None})
     x = _solved(operand, b, solver, asked=asked)
     return x, next(filter(None, solver.infos or ()), 0)

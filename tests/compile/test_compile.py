@@ -871,21 +871,6 @@ def test_a_callback_may_ask_the_step_itself(action: str) -> None:
         same(t.state(), plain.state())
 
 
-def test_a_file_that_the_step_writes_is_written_each_time(tmp_path: Any) -> None:
-    w = tensor(np.zeros(3))
-
-    def step(x: Any) -> Any:
-        w.__iadd__(x)
-        gradmgr.save({"w": w}, tmp_path / "state")
-        return w * 2
-
-    compiled = compile(step)
-    for x in waves(3):
-        with any_warning():
-            compiled(x)
-        same(gradmgr.load(tmp_path / "state")["w"], w)
-
-
 # ---------------------------------------------------------------- threads, processes, copies
 
 
@@ -1204,25 +1189,6 @@ def test_thresholds_of_the_garbage_collector_are_put_back() -> None:
         assert gc.get_threshold() == (5000, 20, 30)  # what the function chooses stays
     finally:
         gc.set_threshold(*before)
-
-
-@pytest.mark.parametrize("native", LEVELS)
-def test_a_program_does_not_hold_the_calls_that_it_was_made_of(native: bool | None) -> None:
-    def count() -> int:
-        gc.collect()
-        return sum(type(found).__name__ in ("Call", "Step", "Run", "Layout") for found in gc.get_objects())
-
-    @functools.partial(compile, native=native)
-    def power(x: Tensor) -> Tensor:
-        for _ in range(500):
-            x = x * 1.01
-        return x
-
-    before = count()
-    for _ in range(3):
-        power(tensor([1.0, 2.0]))
-    assert power.explain().startswith(f"{power.__qualname__}: 1 variant")
-    assert count() - before < 20
 
 
 def test_a_table_beside_mapped_values() -> None:

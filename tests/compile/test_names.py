@@ -1173,20 +1173,6 @@ def test_a_method_of_another_class_with_the_same_name_is_no_reason() -> None:
 # ---------------------------------------------------------------- arguments, lives, threads, cost
 
 
-def test_arguments_that_names_stand_for_too() -> None:
-    w, small, large = tensor([1.0]), np.ones(2), np.ones(1000)
-    held = SimpleNamespace(w=w, parts={"small": small})
-
-    def step(a: Any, b: Any, c: Any, d: Any) -> Any:
-        return held.w, held.parts["small"], large
-
-    names = Names(step, (w, small, large, X))
-    assert names.known((w, small, large, X)) == {0: "held.w", 1: "held.parts", 2: "large"}
-    assert names.known((tensor([1.0]), None, np.ones(1000), X)) == {}
-    trainer = Trainer()
-    assert Names(Trainer.step, (trainer, X)).known((trainer, X)) == {}
-
-
 def test_nothing_but_the_function_is_kept_alive() -> None:
     trainer = Trainer()
     trainer.model.block.value = large = np.ones(1000)

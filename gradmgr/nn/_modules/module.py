@@ -183,7 +183,10 @@ class Module:
         return result if inputs is None else inputs.watch(self, watched, result)
 
     def _see(self) -> None:
-        """Let a capture know that its program depends on this module's attributes."""
+        """Let a capture know that its program depends on this module's attributes, and may read its Tensors."""
+        heard = listener()
+        if heard is not None:
+            heard.hold([value for value in vars(self).values() if isinstance(value, Tensor)])
         see(self, _state_of, f"an attribute of {type(self).__name__}, such as training")
 
     def register_forward_pre_hook(
