@@ -122,10 +122,6 @@ class Compiled:
             self._last, variants, leaves = found, found, signature.leaves
         if variants.refused is not None:
             return self.function(*args, **keywords)
-        return self._run(variants, leaves, args, keywords)
-
-    def _run(self, variants: _Variants, leaves: Sequence[Any], args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-        """Make a call by the program that fits it, or capture it."""
         decided: str | None = None
         for program in variants.programs:
             if program.misfit(leaves) is not None:
