@@ -201,8 +201,8 @@ def other_values(sample: Sample, where: Sequence[int], dtype: Any) -> Iterator[l
     yield near
 
 
-# What a listener says that it is not told of: gradients of rows, values that leave for Python.
-OBSTACLES = ("nn.embedding-sparse", "nn.embedding_bag", "nn.embedding-its tangent alone")
+# What a listener says that it is not told of: gradients of rows, values that leave for Python, iterations.
+OBSTACLES = ("nn.embedding-sparse", "nn.embedding_bag", "sparse.cg", "sparse.gmres")
 # A Generator is made in the call: the steps draw on.
 DRAWS = ("nn.dropout-0.3", "nn.scaled_dot_product_attention-dropout")
 

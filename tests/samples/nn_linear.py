@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from gradmgr._engine.tensor import bare
 from gradmgr.nn import functional
 from gradmgr.nn._functions import embedding
 from samples._table import ANALYTIC, Arg, Array, add, given
@@ -162,7 +163,7 @@ def read_alone(places: Array, table: Array) -> Array:
 add(
     "nn.embedding",
     "its tangent alone",
-    lambda xp, places, table: embedding._read(table, np.asarray(places), 2, True),
+    lambda xp, places, table: embedding._read(table, bare(places), 2, True),
     _PLACES,
     Arg((5, 3)),
     reference=read_alone,
