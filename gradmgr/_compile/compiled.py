@@ -108,18 +108,10 @@ class Compiled:
     def __call__(self, *args: Any, **keywords: Any) -> Any:
         if current() is not None or observers() or float_errors_raise():
             return self.function(*args, **keywords)
-        last = self._last
+        variants = self._last
         leaves: Sequence[Any] = args
-        if last is not None and not keywords and last.fits(args):
-            variants = last
-        else:
-            signature = Signature(args, keywords)
-            found = self._variants.get(signature.key)
-            if found is None:
-                if self._refused is not None:
-                    return self.function(*args, **keywords)
-                found = self._variants.setdefault(signature.key, _Variants(signature.key))
-            self._last, variants, leaves = found, found, signature.leaves
+        if variants is None or keywords or not variants.fits(args):
+            variants, leaves = self._variants_of(Signature(args, keywords))
         if variants.refused is not None:
             return self.function(*args, **keywords)
         decided: str | None = None
@@ -146,6 +138,18 @@ class Compiled:
             if self._refused is None:
                 return self._capture(variants, Signature(args, keywords), decided)
         return self.function(*args, **keywords)  # raises what it would raise if it were not compiled
+
+    def _variants_of(self, signature: Signature) -> tuple[_Variants, Sequence[Any]]:
+        """Return the programs for calls of a signature, and the leaves of its arguments."""
+        found = self._variants.get(signature.key)
+        if found is None:
+            found = _Variants(signature.key)
+            if self._refused is not None:  # its key is not kept
+                found.refused = self._refused
+                return found, signature.leaves
+            found = self._variants.setdefault(signature.key, found)
+        self._last = found
+        return found, signature.leaves
 
     # ------------------------------------------------------------ capturing
 
